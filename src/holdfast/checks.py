@@ -130,8 +130,21 @@ _ADDRESS = re.compile(
 
 
 def shown(value: object) -> str:
-    """*value* as it may stand in an error text: short and printable."""
+    """*value* as it may stand in an error text: short, printable, and without the login of an address."""
     try:
-        return printable(repr(value))
+        return printable(without_login(repr(value)))
     except Exception:  # a number of thousands of digits, or an object whose `__repr__` fails
         return f"a value of type {printable(type(value).__name__)}"
+
+
+def without_login(text: str) -> str:
+    """*text* without the user and the password of addresses in it."""
+
+    def masked(found: re.Match[str]) -> str:
+        _, login, host = found[0].rpartition("@")
+        return f"://…@{host}" if login else host
+
+    return _BEHIND_SCHEME.sub(masked, text)
+
+
+_BEHIND_SCHEME = re.compile(r"://[^\s'\"]*+")  # whether or not there is a login, so that nothing is scanned twice

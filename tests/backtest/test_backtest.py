@@ -198,6 +198,18 @@ def test_a_number_of_attempts_that_makes_no_sense_breaks_nothing(hf: Holdfast) -
     assert [attempt.category for attempt in found.attempts] == [None]
 
 
+@pytest.mark.parametrize("status", ["weird", 1, [], {}])
+def test_an_end_whose_status_makes_no_sense_is_an_unknown_outcome(hf: Holdfast, status: object) -> None:
+    hf.runs.create_run("session", "prompt", run_id="r")
+    call = {"tool": "fetch", "call_id": "a"}
+    hf.runs.record_event("r", "tool_started", call)
+    hf.runs.record_event("r", "tool_ended", {**call, "status": status})
+
+    (found,) = read(hf.runs).calls
+
+    assert not found.known
+
+
 def test_events_that_make_no_sense_are_passed_over(hf: Holdfast) -> None:
     hf.runs.create_run("session", "prompt", run_id="r")
     for type, payload in (

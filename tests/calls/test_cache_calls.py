@@ -10,6 +10,8 @@ import functools
 import io
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,9 +29,9 @@ from holdfast import (
     LoopDetected,
     ToolTimeout,
 )
-from holdfast.calls.answering import GLANCE
+from holdfast.calls.answering import GLANCE, _waits_for_us, leading
 from holdfast.testing import ManualClock, Recorder, Script, Step, fail, hang, ok, slow
-from holdfast.tools.cache import SharedCall
+from holdfast.tools.cache import Lead, SharedCall
 
 hf = shapes.hf
 
@@ -69,6 +71,30 @@ def test_other_arguments_are_another_call(shape: Shape, hf: Holdfast) -> None:
     call = shape(hf, numbered(), **CACHED)
 
     assert [call("a"), call("b"), call("a", 1), call(1), call(1.5), call(None), call()] == list(range(7))
+
+
+def test_an_answer_ages_while_the_machine_sleeps(shape: Shape, hf: Holdfast, clock: ManualClock) -> None:
+    """The monotonic clock stands still meanwhile."""
+    call = shape(hf, numbered(), **CACHED)
+    call("a")
+    clock.shift_time(59.9)
+    assert call("a") == 0
+
+    clock.shift_time(0.1)
+
+    assert call("a") == 1
+
+
+def test_an_answer_is_kept_no_longer_where_the_wall_clock_goes_back(
+    shape: Shape, hf: Holdfast, clock: ManualClock
+) -> None:
+    call = shape(hf, numbered(), **CACHED)
+    call("a")
+    clock.shift_time(-3600)
+
+    clock.advance(60)
+
+    assert call("a") == 1
 
 
 def test_a_none_is_an_answer_too(shape: Shape, hf: Holdfast) -> None:
@@ -149,6 +175,7 @@ def test_the_order_of_keys_inside_an_argument_does_not_matter(shape: Shape, hf: 
     call = shape(hf, numbered(), **CACHED)
 
     assert call({"x": 1, "y": {2, 3}}) == call({"y": {3, 2}, "x": 1}) == 0
+    assert call({1: "x", 2: {2, 3}}) == call({2: {3, 2}, 1: "x"}) == 1
 
 
 @pytest.mark.parametrize(
@@ -517,10 +544,21 @@ def test_the_error_of_the_call_in_flight_is_shared(shape: Shape, hf: Holdfast, c
         errors = [thread.error for thread in threads]
 
     assert [str(error) for error in errors] == ["for all"] * 4
+    assert all("1 attempt," in note for error in errors for note in error.__notes__)
     assert len(gate.entered) == 1
     stats = hf.tracker.stats("tool")
     assert (stats.failed, stats.cached_hits) == (4, 3)
     assert hf.breaker.diagnostics("tool").failure_count == 1
+
+
+def test_calls_that_wait_for_each_other_keep_no_third_one_from_asking_whether_they_wait_for_it() -> None:
+    one, other, third = (SharedCall() for _ in range(3))
+    one.awaits.append(other)
+    other.awaits.append(one)
+    execution: Any = SimpleNamespace(as_task=True)
+
+    with leading(Lead("key", third), nullcontext()):
+        assert not _waits_for_us(execution, one)
 
 
 def test_the_refusal_of_the_call_in_flight_is_shared(hf: Holdfast, clock: ManualClock) -> None:

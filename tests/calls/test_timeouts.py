@@ -354,6 +354,12 @@ def test_a_function_that_takes_too_long_is_abandoned_in_its_thread(hf: Holdfast,
     eventually(lambda: hf._kit.workers.abandoned == 0)
 
 
+def test_the_thread_of_a_function_does_not_keep_the_process_from_ending(hf: Holdfast) -> None:
+    tool = hf.tool(timeout=1.0)(threading.current_thread)
+
+    assert tool().daemon
+
+
 def test_a_generator_that_takes_too_long_is_abandoned_in_its_thread(hf: Holdfast, stuck: Stuck) -> None:
     items = hf.tool(timeout=1.0)(stuck.generator)()
 

@@ -184,11 +184,12 @@ def test_a_date_that_is_past_too_far_or_none_is_refused(date: str) -> None:
     assert retry_after({"Retry-After": date}, now=NOON) is None
 
 
-def test_without_now_a_date_is_compared_with_the_date_of_the_response() -> None:
+def test_a_date_is_compared_with_the_date_of_the_response_whatever_the_clock_here_says() -> None:
     headers = {"Retry-After": http_date(90), "Date": http_date(30)}
 
     assert retry_after(headers) == 60.0
-    assert retry_after(headers, now=NOON) == 90.0
+    assert retry_after(headers, now=NOON - 3600) == 60.0
+    assert retry_after({**headers, "Date": "unreadable"}, now=NOON) == 90.0
 
 
 @pytest.mark.parametrize("headers", [{}, {"Date": "unreadable"}])

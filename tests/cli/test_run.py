@@ -159,12 +159,9 @@ class Started:
     """A command as a process of its own."""
 
     def __init__(self, *arguments: str) -> None:
-        # As from a terminal, also where the tests themselves run in the background, with interrupts ignored.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.process = subprocess.Popen(
             [HOLDFAST, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
         )
-        signal.signal(signal.SIGINT, before)
 
     def wait_until(self, file: Path) -> None:
         """Wait until the function says that it is there."""

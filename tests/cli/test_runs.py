@@ -104,12 +104,12 @@ def ids(done: Done) -> list[str]:
     return [line.split()[0] for line in done.out.splitlines()[1:]]
 
 
-def in_terminal(width: int, *arguments: str, typed: str = "") -> str:
+def in_terminal(width: int, *arguments: str, typed: str = "", term: str = "xterm-256color") -> str:
     """What the command shows on a terminal of *width* columns, on which *typed* was typed."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     os.write(ours, typed.encode())
-    environment = {**os.environ, "TERM": "xterm-256color"}
+    environment = {**os.environ, "TERM": term}
     command = [HOLDFAST, *arguments]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
@@ -318,6 +318,16 @@ def test_no_color_is_respected(store: RunStore, monkeypatch: pytest.MonkeyPatch)
     assert "31m" not in in_terminal(80, "runs", "ls")
 
 
+def test_a_terminal_that_cannot_draw_is_as_wide_as_it_is(store: RunStore) -> None:
+    store.create_run("default", "a prompt that goes on and on, " * 20)
+
+    shown = {width: in_terminal(width, "runs", "ls", term="dumb") for width in (60, 200)}
+
+    widths = {width: max(map(len, lines.splitlines())) for width, lines in shown.items()}
+
+    assert widths == {60: 60, 200: 200}
+
+
 # --- show ---
 
 
@@ -524,12 +534,9 @@ class Tail:
     """`holdfast runs tail` as a process of its own, whose lines are read as they come."""
 
     def __init__(self, run_id: str, *more: str) -> None:
-        # As from a terminal, also where the tests themselves run in the background, with interrupts ignored.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.process = subprocess.Popen(
             [HOLDFAST, "runs", "tail", run_id, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        signal.signal(signal.SIGINT, before)
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -702,6 +709,16 @@ def test_an_export_is_what_the_store_exports(store: RunStore) -> None:
 
     assert done.stdout.decode() == exported(store)
     assert done.stderr == b"holdfast: exported 3 runs\n"
+
+
+def test_json_loses_no_character_where_the_output_is_not_in_utf_8(store: RunStore) -> None:
+    prompt = "ü 東京 \U0001f525 \x7f"
+    store.create_run("default", prompt, run_id="r")
+
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([HOLDFAST, "runs", "ls", "--json"], capture_output=True, env=environment, check=True)
+
+    assert [run["prompt"] for run in json.loads(done.stdout.decode("ascii"))] == [prompt]
 
 
 def test_single_runs_can_be_exported(store: RunStore, holdfast: Command) -> None:

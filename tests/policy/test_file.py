@@ -200,6 +200,7 @@ def test_the_store_of_a_mapping_is_as_it_was_given() -> None:
             "a tool of the server is [server.github.tool.NAME]",
         ),
         ("[tool.github.search]\nmax_wait = 1", 'timeout; a name with dots needs quotes: [tool."github.NAME"]'),
+        (r'[tool."\u001b[2J".x]', r'timeout; a name with dots needs quotes: [tool."\u001b[2J.NAME"]'),
         ("[tool]\nsearch = 3", "holdfast.toml: tool.search = 3: must be a table"),
         ("tool = 3", "holdfast.toml: tool = 3: must be a table"),
         ("policy = 3", "holdfast.toml: policy = 3: must be a table"),
@@ -229,6 +230,27 @@ def test_a_mistake_in_a_file_names_the_file_the_key_the_value_and_what_is_allowe
 
     assert told.startswith("holdfast.toml: ")
     assert line in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'redis_url = "redis://:s3cret@h"',
+        '[policy]\nstore = "postgresql://u:s3cret@h/db"',
+        '[policy]\ntimeout = "redis://:s3cret@h"',
+        'stores = ["postgresql://u:s3cret@h/db"]',
+        '[store]\nurl = "postgresql://u:s3cret@h/db"',
+        'password = "s3cret"',
+        '[redis]\npassword = "s3cret"',
+        '[server.x.env]\nTOKEN = "s3cret"',
+        f'{"a." * 450}password = "s3cret"',
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_mistake_in_a_file_shows_no_password(path: Path, text: str) -> None:
+    (told,) = mistakes(path, text)
+
+    assert "s3cret" not in told
 
 
 def test_every_mistake_of_a_file_is_told(path: Path) -> None:

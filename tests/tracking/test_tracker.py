@@ -885,6 +885,7 @@ BROKEN: list[tuple[list[str | int], object, str]] = [
     (["history", 0, "at"], 10**400, "$.history[0].at"),
     (["history", 0, "attempts"], 0, "$.history[0].attempts"),
     (["history", 0, "category"], "weather", "$.history[0].category"),
+    (["history", 0, "category"], "\ud800", "surrogates not allowed"),
     (["tools", 1, "tool"], 7, "$.tools[1].tool"),
     (["tools", 1, "failed"], -1, "$.tools[1].failed"),
     (["tools", 1, "successful"], True, "$.tools[1].successful"),

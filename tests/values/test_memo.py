@@ -637,6 +637,22 @@ def test_an_error_of_ones_own_is_told_as_recorded() -> None:
     assert back.category is ErrorCategory.POLICY_VIOLATION
 
 
+@pytest.mark.parametrize(
+    ("error", "arguments"),
+    [(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), ("bad",)), (OSError("gone"), (2, "gone"))],
+    ids=["not made at all", "made as another"],
+)
+def test_a_builtin_error_that_its_arguments_do_not_make_again_is_told_as_recorded(
+    error: Exception, arguments: tuple[object, ...]
+) -> None:
+    error.args = arguments
+
+    back = told_again(error)
+
+    assert isinstance(back, RecordedError)
+    assert back.type == type(error).__name__
+
+
 def test_an_error_of_ours_is_told_as_recorded() -> None:
     back = told_again(ConfigError("wrong"))
 

@@ -221,6 +221,8 @@ def test_a_secret_in_json_within_a_text_is_masked() -> None:
         ('{"tokens": ["s3cret"], "n": 1', '{"tokens": "[redacted]", "n": 1'),
         ("{'basicAuth': 's3cret', 'n': 1}", "{'basicAuth': '[redacted]', 'n': 1}"),
         ('{"body": "{\\"token\\": \\"s3cret\\"}", "n": NaN}', '{"body": "{\\"token\\": \\"[redacted]\\"'),
+        ('{"cl\\u00e9_token": "s3cret", "n": 1', '{"cl\\u00e9_token": "[redacted]", "n": 1'),
+        ('{"db\\/password": "s3cret", "n": 1', '{"db\\/password": "[redacted]", "n": 1'),
     ],
 )
 @pytest.mark.parametrize("padding", [0, 300])
@@ -271,6 +273,7 @@ def test_a_secret_with_quotes_in_json_within_the_str_of_a_dict_is_masked(secret:
         *('{ "a" : 1, "token_count": 2 }', "[token", "the token is here", '{"password": ', '["password", NaN, "x"]'),
         *("{'password': None, 'token': True}", '{"max_tokens": 5, "tokens": {"input": 3}, "n": NaN}'),
         """{"note": "say 'password': 'open sesame'"}""",
+        pytest.param('{"tokens": ' + "[" * 700 + "]" * 700 + ", NaN}", id="deep"),
     ],
 )
 def test_a_text_without_a_secret_stays_as_it_is(text: str) -> None:

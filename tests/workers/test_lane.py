@@ -110,3 +110,12 @@ def test_a_lane_that_is_closed_before_its_loop_goes_on_cancels_what_is_left(
         closer.join(PATIENCE)
     finally:
         logging.getLogger("holdfast").removeHandler(handler)
+
+
+def test_a_lane_that_was_closed_starts_no_other_loop(lane: Lane) -> None:
+    async def work() -> None: ...
+
+    lane.close()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        lane.begin(work)

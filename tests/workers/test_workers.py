@@ -714,6 +714,15 @@ def test_a_second_stop_can_shorten_the_grace(hf: Holdfast, store: RunStore) -> N
     assert store.snapshot(run_id).interrupted
 
 
+def test_a_worker_that_has_emptied_the_queue_can_run_again(hf: Holdfast, store: RunStore) -> None:
+    again = worker(hf, coroutine, drain=True)
+
+    for _ in range(2):
+        run_id = put(store, coroutine)
+        again.run()
+        assert store.snapshot(run_id).status is RunStatus.COMPLETED
+
+
 def test_a_worker_that_was_stopped_before_it_began_does_nothing(hf: Holdfast, store: RunStore) -> None:
     run_id = put(store, plain)
     stopped = worker(hf, plain)

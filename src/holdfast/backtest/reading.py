@@ -26,7 +26,7 @@ MOST_CALLS: Final = 100_000  # calls that are kept
 GRAIN: Final = 0.05  # seconds by which a time on record may be late, since it is the time of writing
 _PAGE: Final = 1000
 _KINDS: Final = {str(category): category for category in ErrorCategory}
-_ENDS: Final = frozenset({"success", "failed", "timed_out", "cancelled"})
+_ENDS: Final = ("success", "failed", "timed_out", "cancelled")  # no set, as a status on record may be a list
 
 
 class Attempt(msgspec.Struct, frozen=True):

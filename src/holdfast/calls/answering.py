@@ -36,7 +36,7 @@ def ask(execution: Execution) -> Iterator[Wait]:
     timeout = execution.policy.timeout
     while cache is not None and key is not None:
         now = clock.monotonic()
-        answer = cache.ask(key, now, timeout)
+        answer = cache.ask(key, now, timeout, wall=clock.time())
         if isinstance(answer, Hit):
             return _answer(execution, answer.value)
         if isinstance(answer, Lead):
@@ -72,7 +72,8 @@ def end(execution: Execution, lead: Lead, error: BaseException | None) -> None:
     if cache is None:
         return
     if error is None and policy is not None:
-        cache.land(lead, execution.value, execution.kit.clock.monotonic() + policy.ttl)
+        clock = execution.kit.clock
+        cache.land(lead, execution.value, clock.monotonic() + policy.ttl, by_wall=clock.time() + policy.ttl)
     else:
         own = not is_a(error, Exception) or is_a(error, OF_ITS_RUN)
         cache.crash(lead, None if own else error)

@@ -14,8 +14,8 @@ _DAY: Final = 86_400
 def retry_after(error: object, *, now: float | None = None) -> float | None:
     """Return the seconds that a server asks to wait, read from an exception, a response, its headers or a text.
 
-    A date is compared with *now*, else with the response's own `Date`, else with the wall clock. A wait that is
-    negative, not finite or more than a day is ignored. Of a group of exceptions the longest wait counts.
+    A date is compared with the response's own `Date`, as clocks differ, else with *now*, else with the wall clock. A
+    wait that is negative, not finite or more than a day is ignored. Of a group of exceptions the longest wait counts.
     """
     if isinstance(error, BaseException):
         waits = [_of_chain(leaf, now) for leaf in leaves(error)]
@@ -63,8 +63,8 @@ def _in_headers(headers: object, now: float | None) -> float | None:
         return _sane(float(value))
     if (until := _epoch(value)) is None:
         return None
-    if now is None:
-        now = _epoch(_header(headers, "date"))
+    if (date := _epoch(_header(headers, "date"))) is not None:
+        now = date
     if now is None:
         from holdfast.clock import SystemClock
 

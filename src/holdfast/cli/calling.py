@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
@@ -94,7 +94,7 @@ class Calling:
     With *out*, the outcome is also written there as JSON.
     """
 
-    def __init__(self, run: Run, entry: Entry, *, store: str | None, out: IO[str] | None) -> None:
+    def __init__(self, run: Run, entry: Entry, *, store: str | None, out: TextIO | None) -> None:
         self._run = run
         self._entry = entry
         self._store = store

@@ -5,13 +5,15 @@ Prompts, errors and names come from models and tools: nothing in them is ever ta
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 OUT, ERR = 1, 2  # file descriptors, which child processes inherit
 # Characters that JSON need not escape but a terminal acts upon: more controls, line breaks, marks of text direction.
 _RAW = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_NOT_ASCII = re.compile("[^\x00-\x7e]")  # what may be lost where the output is not in UTF-8
 
 
 def console(*, err: bool = False) -> Console:
@@ -32,7 +35,10 @@ def console(*, err: bool = False) -> Console:
     from rich.console import Console
 
     width = None if (sys.stderr if err else sys.stdout).isatty() else 1_000_000
-    return Console(width=width, stderr=err, highlight=False, markup=False, emoji=False)
+    made = Console(width=width, stderr=err, highlight=False, markup=False, emoji=False)
+    if made.is_dumb_terminal and width is None:  # such as a shell in Emacs; rich takes it for 80 columns wide
+        made.size = shutil.get_terminal_size()
+    return made
 
 
 def say(message: str) -> None:
@@ -40,7 +46,7 @@ def say(message: str) -> None:
     click.echo(f"holdfast: {in_full(message)}", err=True)
 
 
-def put_json(value: object, out: IO[str] | None = None) -> None:
+def put_json(value: object, out: TextIO | None = None) -> None:
     """Print *value* as one line of JSON for programs, to stdout or *out*; safe to show in a terminal as well."""
     import msgspec
 
@@ -48,11 +54,18 @@ def put_json(value: object, out: IO[str] | None = None) -> None:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:  # a file name may be any bytes; JSON can escape the surrogates Python makes of them
         text = json.dumps(msgspec.to_builtins(value))
-    click.echo(_RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", text), out)
+    encoding = (out or sys.stdout).encoding or "utf-8"  # none if a text is made in memory
+    escaped = _RAW if codecs.lookup(encoding).name == "utf-8" else _NOT_ASCII
+    click.echo(escaped.sub(_in_json, text), out)
+
+
+def _in_json(found: re.Match[str]) -> str:
+    """A character as an escape of JSON; one beyond U+FFFF is two."""
+    return "\\u" + found[0].encode("utf-16-be").hex("-", 2).replace("-", "\\u")
 
 
 @contextmanager
-def json_alone(wanted: bool) -> Iterator[IO[str] | None]:
+def json_alone(wanted: bool) -> Iterator[TextIO | None]:
     """A stream for our JSON and nothing else, or None if it is not *wanted*: all other output goes to stderr then.
 
     For commands that load and call the user's code, which may print anything at any time.
@@ -78,7 +91,7 @@ def json_alone(wanted: bool) -> Iterator[IO[str] | None]:
         os.close(kept)
 
 
-def _is_own(stream: IO[str]) -> bool:
+def _is_own(stream: TextIO) -> bool:
     """True if *stream* is the process's own stdout and not a substitute, as in a test."""
     try:
         return stream.fileno() == OUT

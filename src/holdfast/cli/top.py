@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -19,6 +20,8 @@ def top(store: str | None) -> int:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("this needs a terminal; `holdfast tools ls` and `holdfast runs ls` do without one")
+    if os.environ.get("TERM") == "dumb":
+        raise click.UsageError("this needs a terminal that can draw, and $TERM is dumb; use `holdfast tools ls`")
     with needing("tui"):
         from holdfast.top.app import Top
     with opened_leniently(store) as hf:

@@ -7,7 +7,7 @@ import queue
 import signal
 import threading
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -145,7 +145,7 @@ def _tell(ended: Ended) -> None:
     say(f"run {printable(ended.run_id, 200)} {ended.status}{why}")
 
 
-def _put(out: IO[str], inbox: Inbox, ended: Ended) -> None:
+def _put(out: TextIO, inbox: Inbox, ended: Ended) -> None:
     facts = ended._asdict()
     try:
         put_json({"id": facts.pop("run_id"), **facts}, out)

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast import checks
 from holdfast.errors import ConfigError, printable
+from holdfast.values.redaction import MASK, names_secret, redact
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -31,6 +32,7 @@ class Place(msgspec.Struct, frozen=True):
         near = difflib.get_close_matches(str(key), allowed, 1)
         guess = f", did you mean {near[0]}?" if near else ";"
         more = f"; {hint}" if hint and isinstance(value, Mapping) else ""
+        value = MASK if isinstance(key, str) and names_secret(key) else value
         self.refuse(within + quoted(key), value, f"unknown key{guess} allowed: {', '.join(sorted(allowed))}{more}")
 
     def settle(self) -> None:
@@ -63,12 +65,15 @@ def broken(mistakes: Sequence[str]) -> ConfigError:
 
 
 def shown(value: object) -> str:
-    """Return *value* as it is written in a policy file, short and printable."""
+    """Return *value* as it is written in a policy file, short, printable and without secrets."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return printable(json.dumps(value, ensure_ascii=False))
-    return checks.shown(value)
+        return printable(json.dumps(checks.without_login(value), ensure_ascii=False))
+    try:
+        return checks.shown(redact(value))
+    except RecursionError:
+        return "a table that is nested too deeply"
 
 
 def quoted(key: object) -> str:

@@ -139,7 +139,7 @@ class _Reader:
     def _tools(self, path: str, value: object, prefix: str = "") -> None:
         for name, table in self._tables(path, value):
             wild = is_pattern(name)
-            hint = f'a name with dots needs quotes: [{path}."{name}.NAME"]'
+            hint = f"a name with dots needs quotes: [{path}.{quoted(f'{name}.NAME')}]"
             layer = self._layer(f"{path}.{quoted(name)}", table, tool=None if wild else prefix + name, hint=hint)
             self.rules.named.setdefault(prefix + name, []).append(layer)
             if wild:

@@ -95,20 +95,26 @@ class Cache:
     def __init__(self, max_entries: int) -> None:
         self.max_entries = max_entries
         self._lock = threading.RLock()
-        self._answers: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, tuple[float, float, object]] = OrderedDict()
         self._shared: dict[Hashable, SharedCall] = {}
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def ask(self, key: Hashable, now: float, timeout: float | None = None) -> Hit | SharedCall | Lead:
-        """Return an answer, the call in flight that will bring one, or the lead of a new call with that *timeout*."""
+    def ask(
+        self, key: Hashable, now: float, timeout: float | None = None, *, wall: float = -math.inf
+    ) -> Hit | SharedCall | Lead:
+        """Return an answer, the call in flight that will bring one, or the lead of a new call with that *timeout*.
+
+        An answer must not have expired by either clock: only the wall clock goes on while the machine sleeps, and only
+        the monotonic one never goes back.
+        """
         with self._lock:
             kept = self._answers.get(key)
             if kept is not None:
-                if kept[0] > now:
+                if kept[0] > now and kept[1] > wall:
                     self._answers.move_to_end(key)
-                    return Hit(kept[1])
+                    return Hit(kept[2])
                 del self._answers[key]
             shared = self._shared.get(key)
             if shared is not None:
@@ -120,11 +126,14 @@ class Cache:
             self._shared[key] = shared
             return lead
 
-    def land(self, lead: Lead, value: object, expires: float) -> None:
-        """Keep the leader's answer until *expires* and wake the followers; after a `clear`, only followers get it."""
+    def land(self, lead: Lead, value: object, expires: float, *, by_wall: float = math.inf) -> None:
+        """Keep the leader's answer until *expires* and wake the followers; after a `clear`, only followers get it.
+
+        *by_wall* is the same time by the wall clock.
+        """
         with self._lock:
             if self._shared.get(lead.key) is lead.shared:
-                self._answers[lead.key] = (expires, value)
+                self._answers[lead.key] = (expires, by_wall, value)
                 while len(self._answers) > self.max_entries:
                     self._answers.popitem(last=False)
                 del self._shared[lead.key]

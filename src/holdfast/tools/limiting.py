@@ -67,8 +67,9 @@ class Limiting:
                 return structs.replace(refusal, ticket=ticket)
             if refusal is not None and not shared and self.line.head() is not ticket:
                 refusal = self._behind(now, policy, ticket, refusal)
-            is_kept = shared and refusal is None and ticket is asker.ticket
-            if ticket is not None and not is_kept:
+            if shared and refusal is None and ticket is asker.ticket:
+                return None  # no other call is woken, nor this one itself: it would ask the fleet again at once
+            if ticket is not None:
                 self.line.leave(ticket)
         self.wake()
         return refusal
@@ -112,9 +113,16 @@ class Limiting:
         bucket = self.bucket if policy.rate is not None else None
         return self.slot_gate(policy, leased if leased is not None or bucket is None else bucket.take)
 
+    def spend(self, take: Take, now: float, cost: float) -> bool:
+        """Call *take*, with the lock held where threads can come between what it reads and writes: see `UNDIVIDED`."""
+        if UNDIVIDED:
+            return take(now, cost)
+        with self._lock:
+            return take(now, cost)
+
     def slot_gate(self, policy: Policy, take: Take | None = None) -> SlotGate:
         """Return a gate for a slot, if slots are limited, and for what *take* takes besides."""
-        heap, cost, lock = self.line.heap, policy.priority.cost, self._lock
+        heap, cost = self.line.heap, policy.priority.cost
         slots = self.slots if policy.concurrency is not None else None
         pop = slots.free.pop if slots is not None else None
 
@@ -127,12 +135,7 @@ class Limiting:
                 except IndexError:
                     return False
             if take is not None:
-                if UNDIVIDED:
-                    taken = take(now, cost)
-                else:
-                    with lock:
-                        taken = take(now, cost)
-                if not taken:
+                if not (take(now, cost) if UNDIVIDED else self.spend(take, now, cost)):  # `spend` is one call more
                     if slots is not None:
                         self.give(slots)
                         self.wake()

@@ -15,7 +15,7 @@ from holdfast.category import ErrorCategory
 from holdfast.errors import CircuitOpen, ConcurrencyFull, RateLimited
 from holdfast.fleet.desk import HORIZON, Desk, block_of
 from holdfast.fleet.question import Held, Question
-from holdfast.fleet.script import CIRCUIT, MICRO, NO_PROBE, RATE, Outcome, Shared
+from holdfast.fleet.script import CIRCUIT, MICRO, NO_PROBE, RATE, RESET, Outcome, Shared
 from holdfast.guards.circuit import Circuit, CircuitState, Grant
 from holdfast.policy import Policy
 from holdfast.tools.verdicts import Asker, Gate, Pass, Refusal
@@ -159,7 +159,7 @@ class Share:
         cost, taken, _ = question.asked
         if reply is None or held is None:
             if question.form.slots:
-                tool.give_slot(asker.policy)
+                tool.give_slot(asker.policy, asker.ticket)
             if taken > 1:
                 block.asked_until = 0.0
             return self._alone() if reply is None else self._refused(asker, question, reply[0], reply[1] / MICRO)
@@ -183,7 +183,7 @@ class Share:
             refusal = limiting.line_up(asker, shared=True)
             if refusal is not None:
                 return refusal
-            self._tool.give_slot(asker.policy)  # one is free by now: the call soon asks again
+            self._tool.give_slot(asker.policy, asker.ticket)  # one is free by now: the call soon asks again
         again = LOOK_AGAIN * random.uniform(0.5, 1.5)
         return limiting.stay_in_line(asker, Refusal(ConcurrencyFull, math.inf, wakes=True), again)
 
@@ -195,10 +195,10 @@ class Share:
         return None
 
     def _may_lease(self, asker: Asker) -> bool:
-        line, policy = self._tool.limiting.line, asker.policy
-        if line.heap and line.head() is not asker.ticket:
+        limiting, policy = self._tool.limiting, asker.policy
+        if limiting.line.heap and limiting.line.head() is not asker.ticket:
             return False
-        return policy.rate is None or self.desk.block.take(asker.now, policy.priority.cost)
+        return policy.rate is None or limiting.spend(self.desk.block.take, asker.now, policy.priority.cost)
 
     # -- told ----------------------------------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class Share:
     def reset(self) -> None:
         """Reset the circuit of the whole fleet."""
         self.desk.shared = self._of(self._tool.policy).whole  # no call may have asked yet, or only while forced
-        self._tell(Outcome(self.fleet.holder, says="reset"))
+        self._tell(Outcome(self.fleet.holder, says=RESET))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

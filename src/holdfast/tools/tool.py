@@ -173,10 +173,15 @@ class Tool:
         passed.circuit.settle(passed.grant, now, category, duration=duration, sign=sign)
         self._kit.breaker.report_moves(self.name, passed.circuit)
 
-    def give_slot(self, policy: Policy) -> None:
-        """Give back a slot that was taken for an attempt which the fleet did not admit."""
+    def give_slot(self, policy: Policy, ticket: Ticket | None = None) -> None:
+        """Give back a slot that was taken for an attempt which the fleet did not admit; *ticket* is its place in line.
+
+        The head of the line is woken, unless that is the attempt itself: it knows when to ask again.
+        """
         if policy.concurrency is not None and (slots := self.limiting.slots) is not None:
             self.limiting.give(slots)
+            if self.limiting.line.head() is not ticket:
+                self.limiting.wake()
 
     def forsake(self, question: Question, policy: Policy) -> None:
         """Abandon *question*: its call no longer waits for the answer."""

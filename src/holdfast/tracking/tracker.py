@@ -161,7 +161,7 @@ class ExecutionTracker:
         """A tracker as `to_dict` wrote it, within its own bounds unless others are given."""
         try:
             dump = msgspec.convert(data, _Dump, str_keys=True)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, UnicodeError) as error:
             raise ConfigError(f"not the data of a tracker: {error}") from None
         tracker = cls(
             dump.max_history if max_history is None else max_history,

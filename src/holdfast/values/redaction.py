@@ -185,9 +185,13 @@ def _secrecy(key: str) -> _Secrecy:
 
 
 def _only_numbers(value: object) -> bool:
-    if isinstance(value, dict | list):
-        return all(map(_only_numbers, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, int | float)
+    todo = [value]
+    for each in todo:  # the list grows meanwhile; a call for each level could be too deep
+        if isinstance(each, dict | list):
+            todo += each.values() if isinstance(each, dict) else each
+        elif not isinstance(each, int | float):
+            return False
+    return True
 
 
 def _redact_text(text: str) -> str:
@@ -244,7 +248,7 @@ def _value_at(text: str, begin: int) -> tuple[object, int]:
 
 _AS_IT_IS = msgspec.json.Encoder()  # keeps the value's own order, so that the same value comes back
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_PAIR = re.compile(r"""["']([^"'\\]{1,100}+)(\\*+["'])\s*+:\s*+""")
+_PAIR = re.compile(r"""["']((?:\\*+[^"'\\]){1,100}+)(\\*+["'])\s*+:\s*+""")
 _QUOTED = re.compile(r""""[^"\\]*+(?:\\.[^"\\]*+)*+"|'[^'\\]*+(?:\\.[^'\\]*+)*+'""", re.DOTALL)
 _TWICE = re.compile(r"""\\\\["']""")
 _NOTHING = re.compile(r"(?:None|True|False)(?=[\s,}\]]|\Z)")  # as Python writes them

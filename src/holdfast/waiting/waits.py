@@ -93,13 +93,12 @@ def _alarm(
     wake: Callable[[], object],
 ) -> Iterator[bool]:
     """Call *wake* when the signal fires or the time is up; only when the signal fires, if this yields False."""
-    limited = wait.until < math.inf and not signal.fired
-    timer = call_at(clock, wait.until, wake) if limited else None
+    timer = call_at(clock, wait.until, wake) if wait.until < math.inf and not signal.fired else None
     try:
         if wait.begin is not None:
             wait.begin()
         signal.listen(wake)
-        yield timer is not None or not limited
+        yield timer is not None
     finally:
         if timer is not None:
             timer.cancel()

@@ -6,7 +6,7 @@ Prompts, errors and names come from models and tools: no text returned here can 
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime
+from time import localtime, strftime, struct_time
 from typing import TYPE_CHECKING
 
 from holdfast.errors import LINES, printable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.history import RunHeader, RunSnapshot
 
 LONGEST = 2000  # characters of one value where nothing else limits it
-LATEST = 253_000_000_000_000  # milliseconds since the epoch, in the year 9987: Python knows no time after 9999
+LATEST = 253_000_000_000_000  # milliseconds since the epoch, in the year 9987: a later year has no four digits
 
 
 def one_line(text: str, limit: int = LONGEST) -> str:
@@ -55,12 +55,12 @@ def size(count: float) -> str:
 
 def moment(at_ms: int) -> str:
     """Date and time of day, in the local time zone."""
-    return _local(at_ms).strftime("%Y-%m-%d %H:%M:%S")
+    return strftime("%Y-%m-%d %H:%M:%S", _local(at_ms))
 
 
 def time_of_day(at_ms: int) -> str:
     """The time of day to the millisecond, in the local time zone."""
-    return _local(at_ms).strftime("%H:%M:%S.") + f"{at_ms % 1000:03}"
+    return f"{strftime('%H:%M:%S', _local(at_ms))}.{at_ms % 1000:03}"
 
 
 def plural(count: int, word: str) -> str:
@@ -68,8 +68,8 @@ def plural(count: int, word: str) -> str:
     return f"{count} {word if count == 1 else f'{word}es' if word.endswith('s') else f'{word}s'}"
 
 
-def _local(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(min(max(0, at_ms), LATEST) / 1000, tz=UTC).astimezone()
+def _local(at_ms: int) -> struct_time:
+    return localtime(min(max(0, at_ms), LATEST) // 1000)
 
 
 def resume_command(run_id: str, store: str | None, *options: str) -> str:

@@ -75,6 +75,8 @@ def begin(home: Home, lane: Lane, slot: Slot, done: Done) -> None:
             function = _function(slot.target)
             if shape_of(function) is Shape.COROUTINE:
                 slot.cancel = lane.begin(lambda: _acall(home, slot, function, done))
+                if slot.is_stopped:  # `stop` may have come when there was no task to interrupt yet
+                    slot.cancel()
                 return
             call_inside(slot.run, lambda *args: _plainly(slot, function, args), slot.args)
         except BaseException as raised:  # the worker's own thread: nothing above would handle it

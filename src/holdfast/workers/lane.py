@@ -20,10 +20,11 @@ GONE = 5.0  # seconds after which a blocked loop is left behind
 
 
 class Lane:
-    """An event loop that is started with the first coroutine, and ends when it is closed."""
+    """An event loop that is started with the first coroutine, and ends when it is closed; then it starts no more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopped: set[asyncio.AbstractEventLoop] = set()
@@ -53,6 +54,7 @@ class Lane:
     def close(self) -> None:
         """Cancel the tasks that are left, and end the loop; a task that does not end is left behind."""
         with self._lock:
+            self._closed = True
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
@@ -66,6 +68,8 @@ class Lane:
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
+            if self._closed:
+                raise RuntimeError("the worker's event loop is closed")
             if self._loop is None:
                 loop = self._loop = asyncio.new_event_loop()
                 thread = threading.Thread(target=self._serve, args=(loop,), name="holdfast-lane", daemon=True)

@@ -115,6 +115,7 @@ class Worker:
         """Work until stopped or, with *drain*, until nothing is left. Raise if the store cannot be used at first; if it
         fails later, wait for it.
         """
+        self._lane = Lane()  # that of an earlier `run` is closed
         self._store.writer.commit(Ledger.drop_old_owners)  # a real write: a read-only store would accept an empty one
         with Ear(self._store, self._signal.fire) as ear:
             try:

@@ -18,6 +18,7 @@ from holdfast.cli.finding import find, opened_leniently
 from holdfast.cli.options import bytes_, duration, files, json_option, store_option, text
 from holdfast.cli.showing import put_json, say
 from holdfast.errors import printable
+from holdfast.folders import sync_folder
 from holdfast.wording import in_full, plural, size, span
 
 # What `prune` deletes beyond each limit, and the function that formats the limit.
@@ -140,6 +141,7 @@ def _whole_file(name: str) -> Iterator[IO[str]]:
             with suppress(FileNotFoundError):
                 os.unlink(aside)
             raise
+        sync_folder(os.path.dirname(path))
 
 
 @contextmanager
