@@ -22,7 +22,7 @@ _log = logging.getLogger("holdfast")
 _JSON = msgspec.json.Encoder()
 
 
-class Outcome(msgspec.Struct, frozen=True):  # a Struct, built in C: a resumed run has one for each call
+class Outcome(msgspec.Struct, frozen=True, gc=False):  # built in C, and quickly: a resumed run has one for each call
     """The exact outcome of a call: its key, the name of the tool or step, and its memo or one of the marks below."""
 
     key: str

@@ -29,11 +29,16 @@ class Recalled:
     def of(cls, memory: Memory, store: RunStore, identity: Identity) -> Recalled:
         """What *memory* tells of the calls of a run."""
         found = cls()
-        kept = [Outcome(key.hex(), name, memo) for key, name, memo in memory.memos]
-        found.calls = calls = {each.key: each for each in kept + _in_doubt(memory.snapshot)}
-        found.unkept = frozenset(key for key, known in calls.items() if known.memo == UNKEPT)
+        calls, marked = found.calls, list[Outcome]()
+        for digest, name, memo in memory.memos:
+            key = digest.hex()
+            calls[key] = known = Outcome(key, name, memo)
+            if len(memo) <= 1:  # one of the marks in the place of a memo
+                marked.append(known)
+        calls.update((each.key, each) for each in _in_doubt(memory.snapshot))
+        found.unkept = frozenset(known.key for known in marked if calls[known.key].memo == UNKEPT)
         calls.update({key: Outcome(key, calls[key].name, LOST) for key in found.unkept})
-        again = [sign_of(known.key) for known in kept if known.memo == AGAIN]
+        again = [sign_of(known.key) for known in marked if known.memo == AGAIN]
         below = descendants(calls, again) if again else []
         found.tentative = frozenset(key for key in below if is_error(calls[key].bare))
         run_id = memory.snapshot.id
@@ -43,7 +48,7 @@ class Recalled:
             found._foreign = Foreign.recognised(calls, memory.memos, told, identity, imported=memory.is_foreign)
         if memory.snapshot.forked_from is not None:
             found.inherited = frozenset(calls.keys() - begun(store.events(run_id)))
-            remembered = {each.key for each in kept}
+            remembered = {digest.hex() for digest, _, _ in memory.memos}
             found.spent_elsewhere = [
                 each for key, each in calls.items() if each.memo == SPENT and key not in remembered
             ]
@@ -54,9 +59,10 @@ class Recalled:
 
     def take(self, key: str) -> Outcome | None:
         """Take what is known of the call *key*; it may be known by a key that was made elsewhere."""
-        if key not in self.calls:
-            key = self._foreign.elsewhere.get(key, key)
-        return self.calls.pop(key, None)
+        known = self.calls.pop(key, None)
+        if known is None and (elsewhere := self._foreign.elsewhere.get(key)) is not None:
+            known = self.calls.pop(elsewhere, None)
+        return known
 
     def take_any(self, own: str, name: str) -> Outcome | None:
         """Match the call *own* with the oldest call left from elsewhere of its name and maker, and take that."""

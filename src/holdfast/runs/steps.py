@@ -104,8 +104,9 @@ class Step(msgspec.Struct, eq=False):
             current_key.set(self._parent)
 
     def mark_answered(self) -> None:
-        """Note that it is answered from the log: no code will ask for the calls within it."""
-        self._steps.mark_answered(self.key)
+        """Note that it is answered from the log, and count the calls within it: no code will ask for them."""
+        if tools := self._steps.recalled.mark_answered(self.key):
+            self._steps.count(tools)
 
     def doubt(self) -> None:
         """Leave it to the caller to decide about it; until then, equal calls are taken for this one."""
@@ -146,7 +147,7 @@ class Steps:
 
     def __init__(self, log: Log, count: Callable[[list[str]], None]) -> None:
         self.log = log
-        self._count = count  # takes the tools of calls that no code will ask for again
+        self.count = count  # takes the tools of calls that no code will ask for again
         self.is_noted = False  # it cannot be resumed, so no outcome is remembered
         self.is_foreign = False  # its keys were made elsewhere: all calls that are made here get memos
         self.recalled = Recalled()
@@ -201,11 +202,6 @@ class Steps:
             return None
         step.take()
         return Outcome(step.key, unit, SPENT)
-
-    def mark_answered(self, key: str) -> None:
-        """Note that the call *key* is answered from the log, and count the calls within it."""
-        if tools := self.recalled.mark_answered(key):
-            self._count(tools)
 
     def number(self, step: Step) -> None:
         """Give *step* the next number of its kind."""

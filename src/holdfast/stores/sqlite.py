@@ -28,7 +28,7 @@ from holdfast.stores.owners import LockFiles
 from holdfast.stores.place import Place
 from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import prepare, statements, use_log
-from holdfast.stores.trouble import PATIENCE, concerns_all, errors_of, explained, unreachable
+from holdfast.stores.trouble import PATIENCE, concerns_all, errors_of, explained, is_read_only, unreachable
 from holdfast.stores.watch import Watch
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ class SqliteFile:
     def writing(self) -> sqlite3.Connection:
         """The connection to write with."""
         if self._write is None:
-            self._drop()  # a reader opened while the file could not be written would make the writer fail, too
             connection = self._open()
             self._in_use.append(connection)
             if self.path is not None:
@@ -258,6 +257,9 @@ class SqliteFile:
         try:
             cursor.execute("BEGIN IMMEDIATE")
         except Exception as error:
+            if self._read is not None and is_read_only(error):
+                self._drop()  # a reader that was opened while the file was read-only makes the writer fail, too
+                return self.begin()
             self._wait_for_turn(cursor, error)
         if (space := self._log_space).events >= space.enough:
             space.make()

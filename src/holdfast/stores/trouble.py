@@ -75,6 +75,11 @@ def concerns_all(error: BaseException) -> bool:
     return kind.startswith(_FOR_ALL) and kind not in _NO_ROOM
 
 
+def is_read_only(error: BaseException) -> bool:
+    """True if the file, or what SQLite keeps beside it, could not be written when it was opened."""
+    return (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_READONLY")
+
+
 def unreachable(name: str, error: OSError) -> StoreError:
     """The error for a file *name* whose path cannot be used."""
     advice = "look at the folder and its permissions, or put the store elsewhere"

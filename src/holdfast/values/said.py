@@ -6,6 +6,7 @@ memo counts, since it says more.
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -43,29 +44,43 @@ def load_said(memo: bytes) -> Any:
 
 def known(ended: Iterable[str], memos: Iterable[Kept]) -> list[Kept]:
     """What is known of the calls of a run, from the payloads *ended* of its `ENDS` events and from its *memos*."""
-    found = {each[0]: each for payload in ended if (each := _said(payload)) is not None}
+    found: dict[bytes, Kept] = {}
+    for each in _read(list(ended)):
+        try:
+            key = bytes.fromhex(each.key)
+        except ValueError:  # in a user's own event
+            continue
+        if key and (result := bytes(each.result)):  # otherwise a memo was kept instead
+            mark = _UNCOUNTED if each.cached or each.tool is None else SAID
+            found[key] = key, each.tool or each.name or "", mark + result
     found.update((memo[0], memo) for memo in memos)
     return list(found.values())
 
 
-class _Ended(msgspec.Struct):
-    key: str
-    result: msgspec.Raw
+class _Ended(msgspec.Struct, gc=False):
+    key: str = ""
+    result: msgspec.Raw = msgspec.Raw()
     tool: str | None = None
     name: str | None = None
     cached: bool = False
 
 
-def _said(payload: str) -> Kept | None:
-    """The memo that an event stands for; None for a user's own event, and if a memo was kept instead."""
+def _read(payloads: list[str]) -> list[_Ended]:
+    """The payloads that can be read: all of them in one go, a fifth of the time, unless a user's own event cannot."""
     try:
-        ended = _ENDED.decode(payload)
-        key = bytes.fromhex(ended.key)
+        found = _ALL_ENDED.decode(f"[{','.join(payloads)}]")
+        if len(found) == len(payloads):
+            return found
     except ValueError:
-        return None
-    uncounted = ended.cached or ended.tool is None
-    return key, ended.tool or ended.name or "", (CACHED if uncounted else b"") + SAID + bytes(ended.result)
+        pass
+    found = []
+    for payload in payloads:
+        with contextlib.suppress(ValueError):
+            found.append(_ENDED.decode(payload))
+    return found
 
 
+_UNCOUNTED: Final = CACHED + SAID
 _ANY = msgspec.json.Decoder()
 _ENDED = msgspec.json.Decoder(_Ended)
+_ALL_ENDED = msgspec.json.Decoder(list[_Ended])
