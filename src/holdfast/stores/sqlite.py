@@ -257,10 +257,7 @@ class SqliteFile:
         try:
             cursor.execute("BEGIN IMMEDIATE")
         except Exception as error:
-            if self._read is not None and is_read_only(error):
-                self._drop()  # a reader that was opened while the file was read-only makes the writer fail, too
-                return self.begin()
-            self._wait_for_turn(cursor, error)
+            cursor = self._begin_after(cursor, error)
         if (space := self._log_space).events >= space.enough:
             space.make()
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
@@ -268,6 +265,19 @@ class SqliteFile:
         self._trace = None
         self._has_failed = False
         return bool(version != before)
+
+    def _begin_after(self, cursor: sqlite3.Cursor, error: Exception) -> sqlite3.Cursor:
+        """Begin all the same, if the cause of *error* is gone or goes away; return the cursor that did it."""
+        if self._read is not None and is_read_only(error):
+            self._drop()  # a reader that was opened while the file was read-only makes the writer fail, too
+            cursor = self._write_cursor()
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                return cursor
+            except Exception as another:
+                error = another
+        self._wait_for_turn(cursor, error)
+        return cursor
 
     def _wait_for_turn(self, cursor: sqlite3.Cursor, error: Exception) -> None:
         """Begin when the other process has ended its transaction; raise *error* if it is not SQLITE_BUSY.
