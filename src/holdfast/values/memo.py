@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.values.objects import Objects, image
 from holdfast.values.said import SAID, load_said
 from holdfast.values.tagged import Tagger, is_plain, pack_plain, unpack, unpack_plain
@@ -17,15 +19,12 @@ LIMIT: Final = 4 * 2**20  # bytes
 _VALUE, _ITEMS = b"v", b"s"  # the first byte says what a memo holds; in upper case, that it is tagged
 
 
-class Memo:
+class Memo(msgspec.Struct, eq=False):  # a Struct, built in C: each step has one
     """Encodes what *fn* returned, and decodes it; the return annotation says which objects can be rebuilt."""
 
-    __slots__ = ("limit", "_fn", "_found")
-
-    def __init__(self, fn: Callable[..., object] | None, *, limit: int = LIMIT) -> None:
-        self.limit = limit
-        self._fn = fn
-        self._found: Objects | None = None
+    _fn: Callable[..., object] | None
+    limit: int = LIMIT
+    _found: Objects | None = None
 
     def dump(self, value: object) -> bytes | None:
         """The memo of *value*; None if it could not be given back exactly or is over the limit."""
