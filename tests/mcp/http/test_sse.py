@@ -57,6 +57,20 @@ def test_an_event_that_is_too_long_is_given_up() -> None:
         [event for _ in range(10) for event in parser.feed(b"data: " + b"x" * 50)]
 
 
+def test_an_event_of_too_many_empty_lines_is_given_up() -> None:
+    parser = Parser(limit=100)
+
+    with pytest.raises(TooLong):
+        list(parser.feed(b"data\n" * 100))
+
+
+def test_an_event_whose_id_fits_into_no_header_is_given_up() -> None:
+    parser = Parser()
+
+    with pytest.raises(TooLong, match="id"):
+        list(parser.feed(b"id: " + b"x" * 10_000 + b"\n\n"))
+
+
 EVENTS = st.builds(
     Event,
     st.text(st.characters(codec="utf-8", exclude_characters="\r\n")).map(str.encode),

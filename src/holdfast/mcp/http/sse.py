@@ -9,6 +9,7 @@ from typing import Final
 from holdfast.mcp.wire import Event
 
 LONGEST_EVENT: Final = 64 * 2**20  # bytes
+LONGEST_ID: Final = 2**13  # bytes: a client sends it back in a header, and many of them are kept
 MEDIA_TYPE: Final = "text/event-stream"
 
 _END: Final = re.compile(rb"\r\n|\n|\r")
@@ -17,7 +18,7 @@ _ALIVE: Final = Event(b"")
 
 
 class TooLong(Exception):
-    """An event is longer than the limit."""
+    """An event, or its id, is longer than the limit."""
 
 
 class Parser:
@@ -67,7 +68,10 @@ class Parser:
         value = value.removeprefix(b" ")
         if field == b"data":
             self._data.append(b"")
+            self._grow(len(line))
         elif field == b"id" and b"\0" not in value:
+            if len(value) > LONGEST_ID:
+                raise TooLong(f"the id of an event is longer than {LONGEST_ID} bytes")
             self._id = value.decode(errors="replace")
         elif field == b"retry" and value.isdigit():
             self._retry = int(value[:9])
