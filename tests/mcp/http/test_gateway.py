@@ -1173,8 +1173,15 @@ async def get(url: str, **headers: str) -> httpx.Response:
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "null"}, 403),
         ({"host": "evil.example", "origin": "http://evil.example"}, 403),
+        ({"sec-fetch-site": "none"}, 200),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "same-site", "origin": "http://localhost:3000"}, 200),
     ],
-    ids=["none", "localhost", "six", "evil", "evil-suffix", "page", "evil-page", "null-page", "rebound"],
+    ids=[
+        *("none", "localhost", "six", "evil", "evil-suffix", "page", "evil-page", "null-page", "rebound"),
+        *("typed", "evil-image", "neighbour-image", "neighbour-page"),
+    ],
 )
 async def test_only_pages_and_names_of_this_machine_are_let_in(headers: dict[str, str], status: int) -> None:
     async with gateway(LOCAL) as address:

@@ -1,7 +1,7 @@
 """Admits clients over HTTP: there is one path for each server.
 
 A page in a browser must not reach servers on its user's machine. So the host name that was called (`Host`) and the page
-that calls (`Origin`) are checked before anything else.
+that calls (`Origin`, `Sec-Fetch-Site`) are checked before anything else.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class HttpFront:
         if self._hosts is not None and _name_in(f"//{host}") not in self._hosts:
             return False
         origin = headers.get("origin")
-        return origin is None or _name_in(origin) in LOOPBACK or origin.partition("://")[2] == host
+        if origin is None:  # browsers leave it out if a page only embeds what is here, but say that it is foreign
+            return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        return _name_in(origin) in LOOPBACK or origin.partition("://")[2] == host
 
     def _has_token(self, exchange: Exchange) -> bool:
         if self._token is None:
