@@ -73,3 +73,9 @@ def test_secrets_of_an_address_are_not_shown() -> None:
         shown_url('https://host/?config={"apiKey":"1"}') == "https://host/?config=%7B%22apiKey%22%3A%22[redacted]%22%7D"
     )
     assert shown_url("http://[bad") == "[redacted]"
+
+
+@pytest.mark.parametrize("sign", "/?#")
+def test_a_password_that_ends_the_host_too_early_is_not_shown(sign: str) -> None:
+    assert shown_url(f"postgres://u:p{sign}s3cret@host/db") == "[redacted]"
+    assert shown(["s", f"postgres://u:p{sign}s3cret@host/db", "x"]) == "s [redacted] x"

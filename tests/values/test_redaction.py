@@ -88,7 +88,7 @@ def encoded(payload: Any, payloads: Payloads | None = None) -> Any:
 
 odd_names = ["Token", "max_tokens", "apiKey", "ssh key", "authKey", "x-auth", "JWT", "myAuth", "auth_url", "auth.x"]
 odd_names += ["tokenIser", "auth\n", "éauth", "passWord", "api..key", "secret\x00", "accessKEY", "a jwt", "tokens"]
-odd_names += ["http_auth", "basicAuth", "user_jwt", "userJwt", "jwt_value"]
+odd_names += ["pass", "DB_PASS", "bypass", "http_auth", "basicAuth", "user_jwt", "userJwt", "jwt_value"]
 named = st.sampled_from(odd_names)
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -140,6 +140,7 @@ wild = st.recursive(
         *("Set-Cookie", "cookies", "credential", "credentials", "private_key", "privateKey", "access_key", "auth"),
         *("oauth2Bearer", "secret_access_key", "ssh_key", "jwt", "encryption_key", "signing-key", "tokens", "secrets"),
         *("basic-auth", "basic_auth", "basicAuth", "http_auth", "user-jwt", "user_jwt", "userJwt", "jwt_value"),
+        *("pass", "SMTP_PASS", "db-pass", "userPass"),
     ],
 )
 def test_what_stands_under_a_secret_key_is_masked(key: str) -> None:
@@ -160,6 +161,7 @@ def test_what_stands_under_a_secret_key_is_masked(key: str) -> None:
         *(("secret_name", "prod/db"), ("token_url", "https://x"), ("access_key_id", "AKIA"), ("tokenExpiresIn", 60)),
         *(("author", "Ann"), ("authority", "x"), ("session_id", "x"), ("monkey", "x"), ("key", "x"), ("pwd", "/tmp")),
         *(("password", None), ("has_password", True), ("use_cookies", False), ("compass", "n"), ("eos_token", "</s>")),
+        *(("pass", 12), ("passed", "all"), ("bypass", "x"), ("pass_rate", "90 %"), ("passenger", "Ann")),
     ],
 )
 def test_a_false_friend_is_shown(key: str, value: object) -> None:

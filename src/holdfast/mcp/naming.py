@@ -81,6 +81,7 @@ def shown_url(url: str) -> str:
     """*url* without user and password, and with secrets in its query masked."""
     try:
         parts = urlsplit(url)
+        _ = parts.port  # raises ValueError: what looks like one is a password, if a slash or the like stands in that
         host = parts.netloc.rpartition("@")[2]
         query = [(key, _masked(key, value)) for key, value in parse_qsl(parts.query)]
     except ValueError:  # not a valid address

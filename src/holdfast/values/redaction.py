@@ -31,10 +31,10 @@ _WORDS = (  # each begins with a letter, so that a search skips other places qui
     + "|".join(f"{kind}[-_ .]?key" for kind in _KINDS)
 )
 _SECRET = re.compile(_WORDS)
-_SECRET_ALONE = re.compile(r"(?:\b|_)(?:auth$|jwt(?:\b|_))", re.ASCII)  # only as a word: an author is not secret
-_SUSPECT = re.compile(rf"""{_WORDS}|auth[\\"']|jwt""".encode())
+_SECRET_ALONE = re.compile(r"(?:\b|_)(?:(?:auth|pass)$|jwt(?:\b|_))", re.ASCII)  # only as a word: an author is not
+_SUSPECT = re.compile(rf"""{_WORDS}|(?:auth|pass)[\\"']|jwt""".encode())
 _STEMS = b"passw passphrase passcode secret token bearer authorization cookie credential jwt".split() + [
-    b"auth" + end for end in (b'"', b"'", b"\\")
+    word + end for word in (b"auth", b"pass") for end in (b'"', b"'", b"\\")
 ]
 _KEYS = re.compile(rb"key(?:(?<=(?:api|ate|ess|ssh|ing|ion)key)|(?<=(?:api|ate|ess|ssh|ing|ion)[-_ .]key))")
 _COLON = ord(":")  # a number: to search for a text of one letter takes four times as long
@@ -56,8 +56,8 @@ def redact(value: object) -> object:
 
     Secret are passwords, secrets, tokens, bearers, cookies, credentials, authorization and API, private or access keys,
     however spelt. Not masked are: true, false and null; numbers under plural tokens (`max_tokens`,
-    `tokens: {"input": 3}`); cursors (`next_page_token`); and facts about a secret (`token_count`, `secret_name`,
-    `token_url`).
+    `tokens: {"input": 3}`) and under `pass`; cursors (`next_page_token`); and facts about a secret (`token_count`,
+    `secret_name`, `token_url`).
     """
     if isinstance(value, dict):
         keys = _keys(value)
@@ -163,7 +163,7 @@ def _suspect(data: bytes) -> bool:
 
 class _Secrecy(Enum):
     NONE = 0
-    TEXTS = 1  # under plural tokens, where numbers are counts
+    TEXTS = 1  # under plural tokens and passes, where numbers are counts
     ALL = 2
 
 
@@ -181,7 +181,7 @@ def _secrecy(key: str) -> _Secrecy:
     name = _HUMP.sub("_", key).lower()
     if not (_SECRET.search(key.lower()) or _SECRET_ALONE.search(name)) or _HARMLESS.search(name):
         return _Secrecy.NONE
-    return _Secrecy.TEXTS if "tokens" in name else _Secrecy.ALL
+    return _Secrecy.TEXTS if "tokens" in name or name.endswith("pass") else _Secrecy.ALL
 
 
 def _only_numbers(value: object) -> bool:
