@@ -29,6 +29,11 @@ class Batch:
             self.channel.send(Event(frames.joined(self._answers)))
 
 
+def line_of(channel: Channel) -> Channel:
+    """The channel that a batch is answered on; *channel* itself if it is not a batch."""
+    return channel.channel if isinstance(channel, Batch) else channel
+
+
 def unbatched(channel: Channel) -> Channel:
     """The channel for an answer that its batch no longer waits for; *channel* itself if it is not a batch."""
     if isinstance(channel, Batch):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import Clock, Timer
 from holdfast.mcp import frames
+from holdfast.mcp.batch import line_of
 from holdfast.mcp.frames import Id
-from holdfast.mcp.wire import Event
+from holdfast.mcp.wire import Channel, Event
 
 if TYPE_CHECKING:
     from holdfast.mcp.calling import Call
@@ -42,6 +43,10 @@ class Progress:
     def restart(self) -> None:
         """Note that the server gets the call again, and counts from the beginning."""
         self._ours = True
+
+    def is_on(self, channel: Channel | None) -> bool:
+        """True if what comes on *channel* may be about the call; on that of another request, it is about that one."""
+        return channel is None or line_of(channel) is line_of(self._call.channel)
 
     def hand_on(self, event: Event, progress: float | None) -> None:
         """Pass on a server's notification, unless the client was told as much before by us, or before a repetition."""

@@ -311,7 +311,7 @@ class Session:
         elif head.method == "notifications/progress" and self._progress:
             told = frames.params(head)
             progress = self._progress.get(told.progressToken)
-            if progress is not None:
+            if progress is not None and progress.is_on(channel):
                 progress.hand_on(event, told.progress)
                 return
         elif head.method == "notifications/tools/list_changed":

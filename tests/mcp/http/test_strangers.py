@@ -242,6 +242,40 @@ async def test_words_of_the_proxy_carry_the_tokens_of_the_client_not_those_of_a_
             assert await heard.get() == "ann"
 
 
+async def test_progress_of_a_call_does_not_reach_a_stranger_who_gives_the_same_token_for_it() -> None:
+    called, intruded, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        who = reply.request.headers["x-api-key"]
+        if reply.request.asks == "initialize":
+            await reply.result(INITIALIZED, mcp_session_id="one")
+        elif reply.request.asks != "tools/call":
+            await reply.whole(202)
+        elif who == "bob":
+            intruded.set()
+            await told.wait()
+            await reply.whole(401)
+        else:
+            called.set()
+            await intruded.wait()
+            await reply.stream()
+            await reply.frame(method="notifications/progress", params={"progressToken": 1, "progress": 1})
+            await reply.answer()
+            told.set()
+
+    call = {"name": "work", "arguments": {}, "_meta": {"progressToken": 1}}
+    async with ann_and_bob(answer) as (ann, bob):
+        await ann.begin()
+        calling = asyncio.ensure_future(ann.post(frame("tools/call", 5, **call)))
+        await called.wait()
+        bob.session = ann.session
+        refused = await bob.post(frame("tools/call", 6, **call))
+        answered = await calling
+
+    assert refused.status_code == 401
+    assert "notifications/progress" in answered.text
+
+
 @pytest.mark.parametrize("method", ["tools/call", "tools/list", "initialize", "notifications/initialized"])
 @pytest.mark.parametrize("status", [200, 401, 404, 503])
 async def test_cookies_reach_who_asked(method: str, status: int) -> None:

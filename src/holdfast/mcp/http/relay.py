@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.mcp import frames
-from holdfast.mcp.batch import Batch
+from holdfast.mcp.batch import line_of
 from holdfast.mcp.frames import Head
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.client import Response
@@ -343,9 +343,8 @@ class Relay:
 
 def _exchange(channel: Channel | None) -> Exchange | None:
     """The request of a client that is answered by *channel*."""
-    if isinstance(channel, Batch):
-        channel = channel.channel
-    return channel if isinstance(channel, Exchange) else None
+    line = line_of(channel) if channel is not None else None
+    return line if isinstance(line, Exchange) else None
 
 
 def _within(session: str | None, given: Pairs) -> Pairs:
