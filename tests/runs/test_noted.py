@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,47 @@ async def test_its_calls_are_written_down_in_async_code(place: Place) -> None:
         await pay(5)
 
     assert [event.type for event in hf.runs.events(run.id)][1:3] == ["tool_started", "tool_ended"]
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["a note", "blocks"])
+def test_calls_that_equal_no_other_leave_nothing_in_memory(tmp_path: Path, is_noted: bool) -> None:
+    hf = Holdfast(PolicyBook.load({}), ManualClock(), SqliteRunStore(tmp_path / "runs.db"))
+    pay, numbers = work(hf), itertools.count()
+
+    def call() -> None:
+        if is_noted:
+            pay(next(numbers))
+        else:
+            with hf.guard("pay"):
+                pass
+
+    def blocks(calls: int) -> int:
+        for _ in range(calls):
+            call()
+        hf.runs.create_run("s", "")  # now all is written that was queued
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    with hf.note() if is_noted else hf.run():
+        before = blocks(1500)  # the history is full now
+        after = blocks(1500)
+    hf.close()
+
+    assert after - before < 750
+
+
+def test_each_of_its_calls_has_a_key_of_its_own(memory: Place) -> None:
+    hf = memory.open()
+    pay = work(hf)
+
+    with hf.note() as run:
+        for _ in range(3):
+            pay(5)
+
+    events = hf.runs.events(run.id)
+    started, ended = ([e.payload for e in events if e.type == kind] for kind in ("tool_started", "tool_ended"))
+    assert len({each["key"] for each in started}) == 3
+    assert [each["call_id"] for each in started] == [each["call_id"] for each in ended]
 
 
 def test_nobody_waits_for_a_store_that_is_busy(tmp_path: Path) -> None:

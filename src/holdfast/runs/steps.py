@@ -179,6 +179,8 @@ class Steps:
         *shown* gives the sign of the arguments as an event shows them, if it may differ from *sign*.
         """
         parent = current_key.get()
+        if self.is_noted:
+            return Step(self, name, parent, os.urandom(12), is_step=kind == STEP)
         base = self._identity.base(parent, name, sign, kind)
         if self.is_foreign and not self._is_known(base, parent):
             # It is found by what its event shows: all arguments, but not the types of their values.
@@ -210,6 +212,8 @@ class Steps:
             own = self._identity.key(step._base, step._parent, number)
             known = self.recalled.take(own) if self.recalled.calls else None  # another thread took it and put it back
             self._give(step, number, own, known)
+            if step.is_block or self.is_noted:  # it equals no other: a proxy may note calls for weeks
+                del self._begun[step._base]
 
     def take_back(self, step: Step) -> None:
         """Take back the number of *step*, unless equal calls have begun since."""
