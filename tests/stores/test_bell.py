@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,6 +157,22 @@ def test_a_loop_that_was_closed_harms_nobody(bell: Bell) -> None:
     bell.close()
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine.close()
+
+
+def test_a_task_whose_loop_was_closed_is_let_go_of_at_the_next_ring(bell: Bell) -> None:
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(bell.listen().await_())
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    left = weakref.ref(task)
+    del task
+
+    bell.ring()
+    gc.collect()
+
+    assert left() is None
 
 
 # --- closing ---

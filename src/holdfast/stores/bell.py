@@ -139,7 +139,7 @@ class Listener:
             loop = asyncio.get_running_loop()
             woken = loop.create_future()
             timer = None if timeout is None else loop.call_later(_bounded(timeout), _set, woken)
-            self._wake = lambda: _wake_in(loop, woken)
+            self._wake = lambda: self._wake_in(loop, woken)
             try:
                 if not self._told:
                     await woken
@@ -166,6 +166,13 @@ class Listener:
             if (wake := self._wake) is not None:
                 wake()
 
+    def _wake_in(self, loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+        try:
+            loop.call_soon_threadsafe(_set, woken)
+        except RuntimeError:  # the loop is closed, and the waiter gone with it
+            self._wake = None
+            self.close()
+
     def _take(self) -> bool:
         """True if there was a ring. The mark is cleared only if it was set, as the next ring may come right now."""
         if self._rung:
@@ -176,13 +183,6 @@ class Listener:
 
 def _bounded(timeout: float) -> float:
     return min(max(0.0, timeout), threading.TIMEOUT_MAX)
-
-
-def _wake_in(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
-    try:
-        loop.call_soon_threadsafe(_set, woken)
-    except RuntimeError:  # the loop is closed, and the waiter gone with it
-        return
 
 
 def _set(woken: asyncio.Future[None]) -> None:
