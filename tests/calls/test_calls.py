@@ -1759,3 +1759,35 @@ def test_objects_whose_methods_were_called_are_not_kept(hf: Holdfast) -> None:
         gc.collect()
 
         assert [each() for each in made] == [None] * 10
+
+
+def test_what_functions_made_for_one_call_have_captured_is_not_kept(hf: Holdfast) -> None:
+    class Request:
+        def __call__(self, part: int) -> int:
+            return part
+
+    made: list[weakref.ref[Request]] = []
+
+    with hf.run():
+        for part in range(10):
+            request = Request()
+            made.append(weakref.ref(request))
+            hf.call(lambda part, request=request: request(part), part)
+            hf.call(request, part)
+        del request
+        gc.collect()
+
+        assert [each() for each in made] == [None] * 10
+
+
+def test_a_callable_object_that_cannot_be_referred_to_weakly_is_called_with_its_arguments_by_name(hf: Holdfast) -> None:
+    class Read:
+        __slots__ = ()
+
+        def __call__(self, part: int = 1) -> int:
+            return part
+
+    with hf.run() as run:
+        assert hf.call(Read(), 5) == 5
+
+    assert [event.payload["arguments"] for event in run.events() if event.type == "tool_started"] == [{"part": 5}]

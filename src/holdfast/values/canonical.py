@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Hashable, Mapping
 from hashlib import blake2b
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
+from weakref import ref
 
 import msgspec
 
@@ -20,6 +21,9 @@ LONG = 64  # bytes; a digest stands for a longer call, since loop guard and cach
 _DIGEST, _TYPED = b"\xc1d", b"\xc1t"  # prefixes that no encoding has
 _TYPED_SIZE = 32
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+_MOST_KNOWN = 1024  # functions of which something is remembered
+
+T = TypeVar("T")
 
 
 def canonical(fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes | None:
@@ -64,7 +68,7 @@ def without_object(fn: Callable[..., Any] | None, arguments: object) -> object:
     """
     fn = _whole(fn)
     try:
-        subject = None if fn is None or isinstance(fn, MethodType) else _subject(fn)
+        subject = None if fn is None or isinstance(fn, MethodType) else _subject(fn, False)
     except Exception:  # no signature, or the function cannot be hashed
         return arguments
     if subject is None:
@@ -128,15 +132,38 @@ def itself(fn: Callable[..., Any] | None) -> tuple[Hashable, ...]:
     return (_itself(fn.__func__ if isinstance(fn, MethodType) else fn), *owner(fn))
 
 
+def _remembered(make: Callable[[Callable[..., Any], bool], T]) -> Callable[[Callable[..., Any], bool], T]:
+    """Call *make* once for each function, and remember what it gave as long as that lives: it may have captured much.
+
+    For a method it is given the function, and True: no object is kept alive because its method was called.
+    """
+    lasting = functools.lru_cache(_MOST_KNOWN)(make)
+    known: tuple[dict[ref[Any], T], dict[ref[Any], T]] = ({}, {})
+
+    def remembered(fn: Callable[..., Any], is_method: bool) -> T:
+        made = known[is_method]
+        try:
+            return made[ref(fn)]
+        except KeyError:
+            pass
+        except TypeError:  # an object that cannot be referred to weakly, or not be hashed
+            return lasting(fn, is_method)
+        value = make(fn, is_method)
+        if len(made) >= _MOST_KNOWN:
+            made.clear()
+        made[ref(fn, lambda gone: made.pop(gone, None))] = value
+        return value
+
+    return remembered
+
+
 _Binder = Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
 
 
-@functools.lru_cache(maxsize=1024)
+@_remembered
 def _binder(fn: Callable[..., Any], is_method: bool) -> _Binder | None:
     """A function that gives the arguments of a call of *fn* by name, with defaults, or raises `TypeError` if they do
     not fit.
-
-    For a method, *fn* is its function: this cache must not keep alive every object whose method was called.
     """
     try:
         signature = _signature(fn, is_method)
@@ -163,7 +190,7 @@ def _binder(fn: Callable[..., Any], is_method: bool) -> _Binder | None:
     return bound_quickly if is_plain else bound
 
 
-@functools.lru_cache(maxsize=1024)
+@_remembered
 def _defaults(fn: Callable[..., Any], is_method: bool) -> dict[str, Any]:
     """What `bind` gives for each parameter of *fn* that a call may leave out."""
     parameters = _signature(fn, is_method).parameters.values()
@@ -181,8 +208,8 @@ def _same(value: object, default: object) -> bool:
     return (sign := encode([value])) is not None and sign == encode([default])
 
 
-@functools.lru_cache(maxsize=1024)
-def _subject(fn: Callable[..., Any]) -> str | None:
+@_remembered
+def _subject(fn: Callable[..., Any], is_method: bool) -> str | None:
     """The name of the parameter that takes the object, if *fn* is the function of a method."""
     within, _, _ = getattr(fn, "__qualname__", "").rpartition(".")
     if not within or within.endswith("<locals>"):
