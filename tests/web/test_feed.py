@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from tests.publishing.children import children
 from tests.web import children as web_children
 from tests.web.conftest import LIMIT, TOKEN, Message, Ui, messages, next_of
 
-from holdfast.stores import rates
+from holdfast.clock import SystemClock
+from holdfast.stores import open_store, rates
 from holdfast.stores.ledger import Ledger, OwnerRow
 from holdfast.web import api, feed
+from holdfast.web.desk import Desk
 
 
 @pytest.fixture
@@ -473,6 +476,36 @@ def test_nothing_is_watched_while_nobody_listens(ui: Ui) -> None:
         until(watchers, "the watcher")
 
     until(lambda: not watchers(), "its end")
+
+
+async def test_for_pages_that_leave_before_it_is_their_turn_nothing_is_read(path: Path) -> None:
+    class Counting(SystemClock):
+        asked = 0
+
+        def time(self) -> float:
+            self.asked += 1
+            return super().time()
+
+    clock = Counting()
+    with open_store(path, clock=clock) as store:
+        store.create_run("s", "p")
+        desk = Desk(store, None, None)
+        listen = feed.Feed(desk).listen
+
+        async def looks(pages: int) -> int:
+            before = clock.asked
+            tasks = [asyncio.ensure_future(anext(listen(None))) for _ in range(pages)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+            return clock.asked - before
+
+        one = await looks(1)
+        many = await looks(30)
+        desk.close()
+
+    assert 0 < many <= 2 * one
 
 
 def test_more_pages_than_may_be_are_refused(ui: Ui, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,12 +102,13 @@ class Feed:
 
     async def _join(self, reader: _Reader, last_id: str | None) -> None:
         async with self._looking:
+            if reader.left:  # while it waited: pages that come and go must not make a queue of reads
+                return
             missed = self._missed(last_id)
             for each in missed or ():
                 reader.put(each)
             reader.is_synced = missed is not None
-            if not reader.left:
-                self._readers.add(reader)
+            self._readers.add(reader)
             known = self._complaint
             await self._look()  # which also greets new pages
             if self._complaint and (known or not reader.is_synced):
