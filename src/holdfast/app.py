@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
@@ -379,8 +380,8 @@ class Holdfast:
         self.runs.close()
 
     async def aclose(self) -> None:
-        """Write what is queued and let idle threads end; guarded functions keep working."""
-        self.close()
+        """Write what is queued and let idle threads end, while other tasks go on; guarded functions keep working."""
+        await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Holdfast:
         return self

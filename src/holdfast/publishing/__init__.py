@@ -2,7 +2,8 @@
 
 A thread runs while calls are made, and ends when there were none for a second; so an idle process costs nothing. Orders
 that it missed are carried out before the next call is made. `display` is what it shows, made of `pictures`; `orders`
-are what it does. Nothing here may disturb a call: a store that fails is logged, once.
+are what it does. Nothing here may disturb a call: a store that fails is logged, once, and one that is silent is not
+waited for.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Publisher:
         """
         if not self._looked or (not self._solo.there and self._orders.are_announced()):
             self._looked = True
-            self._orders.look()
+            self._orders.look_soon()
         self.after_call(tool)
         return now + display.PERIOD
 

@@ -1,4 +1,7 @@
-"""Orders that other processes on the store give to circuits: each is carried out once, by the first thread to look."""
+"""Orders that other processes on the store give to circuits: each is carried out once, by the first thread to look.
+
+A call has a thread look for it, since the store may be a server that says nothing for long.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from collections.abc import Callable
 from holdfast.errors import HoldfastError
 from holdfast.parts.breaker import CircuitBreaker
 from holdfast.publishing.complaint import Complaint
+from holdfast.solo import Solo
 from holdfast.stores import RunStore
 from holdfast.stores.board import Board
 from holdfast.stores.entries import Order
+
+PATIENCE = 1.0  # seconds that a call waits for a look
 
 
 class Orders:
@@ -31,6 +37,22 @@ class Orders:
         """Reset in a forked child: a thread that was looking exists only in the parent."""
         self._looking = threading.Lock()
         self._again = False
+        self._is_answered = True  # the store has answered the last look
+        self._solo = Solo("holdfast-orders", self.look, lambda: self._again and not self._looking.locked())
+
+    def look_soon(self) -> None:
+        """Have a thread carry out new orders, and wait for it, but not long, and only if the store answered last time:
+        a call must not wait for a store that is away.
+        """
+        is_waited_for, self._is_answered = self._is_answered, False
+        self._again = True
+        try:
+            self._solo.start()
+        except RuntimeError:  # no more threads, or the interpreter ends
+            self.look()
+            return
+        if is_waited_for:
+            self._solo.join(PATIENCE)
 
     def look(self) -> None:
         """Carry out new orders; a thread that comes while another is at it leaves them to that one."""
@@ -39,6 +61,7 @@ class Orders:
             try:
                 self._again = False
                 self._take_up(self._board.orders(self.seen))
+                self._is_answered = True
             except HoldfastError as error:
                 self._complain(error)
             finally:

@@ -292,13 +292,12 @@ class RunStore:
     # -- for runs ------------------------------------------------------------------------------------------------------
 
     def header(self, session_id: str, prompt: str, run_id: str | None = None, **more: Any) -> RunHeader:
-        """The header of a new run; its parts are checked."""
+        """The header of a new run, dated when the run is added: only then is the store's clock sure to be there."""
         run_id = run_id if run_id is not None else uuid.uuid4().hex
         checks.name("run_id", run_id)
         _check_text("session", session_id)
         _check_text("prompt", prompt)
-        now = int(self.clock.time() * 1000)
-        return RunHeader(id=run_id, session_id=session_id, prompt=prompt, created_at_ms=now, **more)
+        return RunHeader(id=run_id, session_id=session_id, prompt=prompt, created_at_ms=0, **more)
 
     def encode(self, type: str, payload: Mapping[str, object]) -> str:
         """The payload of an event as it is kept: redacted, cut, JSON."""

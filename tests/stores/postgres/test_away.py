@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from tests.stores.kinds import postgres_url
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError
+from holdfast.publishing import orders
 from holdfast.stores import PostgresRunStore, RunStore
 from holdfast.stores.postgres import connections
 from holdfast.stores.postgres.address import parse
@@ -162,3 +164,54 @@ def test_finished_calls_are_known_though_somebody_made_the_tables_anew(tmp_path:
             assert pay(1) == 1
 
     assert made == [0, 1]
+
+
+@pytest.fixture
+def sluggish(mute: socket.socket) -> Iterator[str]:
+    """The address of a server that says nothing, where connections are waited for longer than any test should take."""
+    yield f"postgresql://u@127.0.0.1:{mute.getsockname()[1]}/d?connect_timeout=20"
+    mute.close()  # whoever still waits is told
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "PATIENCE", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+def test_no_call_outside_of_runs_waits_long_for_a_server_that_says_nothing(sluggish: str, mute: socket.socket) -> None:
+    made: list[int] = []
+    hf = holdfast.open(sluggish, policies={})
+    pay = payer(hf, made)
+    begun = SystemClock.monotonic()
+
+    pay(1)
+    pay(2)
+
+    assert SystemClock.monotonic() - begun < 10
+    assert made == [1, 2]
+    mute.close()
+    hf.close()
+
+
+async def test_a_run_on_a_server_that_says_nothing_is_made_without_waiting_for_it(sluggish: str) -> None:
+    begun = SystemClock.monotonic()
+    with holdfast.open(sluggish, policies={}) as hf:
+        hf.run()
+
+        assert SystemClock.monotonic() - begun < 10
+
+
+async def test_other_tasks_go_on_while_a_store_whose_server_says_nothing_is_closed(
+    sluggish: str, mute: socket.socket
+) -> None:
+    hf = holdfast.open(sluggish, policies={})
+    hf.runs.writer.submit(lambda ledger: None)
+
+    closing = asyncio.create_task(hf.aclose())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    mute.close()
+
+    await closing
