@@ -18,6 +18,7 @@ from holdfast.clock import SystemClock
 from holdfast.fleet.address import Address
 from holdfast.fleet.link import LONGEST_ERROR, Away, Link, packed
 from holdfast.fleet.multiplexed import Multiplexed
+from holdfast.fleet.pool import Pool
 from holdfast.fleet.script import ADMITTED
 from holdfast.fleet.topology import Node
 
@@ -101,6 +102,18 @@ def test_a_question_ends_in_time_though_signals_keep_coming() -> None:
             link.ask(PING)
 
         assert SystemClock.monotonic() - begun < MUCH
+
+
+def test_a_thread_that_opens_a_connection_in_vain_does_not_wait_for_another_as_well() -> None:
+    with link_to(says_nothing) as link:  # its server accepts no other connection
+        pool = Pool(link.node, Address.parse(f"redis://127.0.0.1:{link.node.port}?wait=2"), lambda: None)
+        link.send(PING)
+        pool.add(link)
+        pool.take()
+        begun = SystemClock.monotonic()
+
+        assert pool.lend() is None
+        assert SystemClock.monotonic() - begun < 3.5
 
 
 def test_a_node_whose_name_cannot_be_one_counts_as_away() -> None:

@@ -38,7 +38,10 @@ class Refused(Away):
 
 
 class Link:
-    """A connection to *node*, at *place* if that is known; *bound* is how long a question waits for its answer."""
+    """A connection to *node*, at *place* if that is known.
+
+    *bound* is how long it may take to make, and then how long a question waits for its answer.
+    """
 
     __slots__ = ("bound", "node", "socket", "_reader", "__weakref__")
 
@@ -46,18 +49,21 @@ class Link:
         self.node = node
         self.bound = bound
         self._reader = reader()
+        until = SystemClock.monotonic() + bound
         try:
             self.socket = _connect(node, bound, place or (node.host, node.port))
         except (OSError, UnicodeError) as error:  # a cluster may name a node by what cannot be the name of a host
             raise Away(f"{node.shown}: {getattr(error, 'strerror', None) or error}") from error
         try:
-            self._greet(address)
+            self._greet(address, until)
         except BaseException:
             self.close()
             raise
 
-    def _greet(self, address: Address) -> None:
-        replies = self.ask_all(_greeting(address, self.node))
+    def _greet(self, address: Address, until: float) -> None:
+        commands = _greeting(address, self.node)
+        self.send(b"".join(commands))
+        replies = [self._receive(until) for _ in commands]
         if address.password is not None and not self.node.sentinel and isinstance(replies[0], Exception):
             code, _, _ = str(replies[0]).partition(" ")  # the rest may repeat the login that was sent
             raise Away(f"{self.node.shown}: refuses the login: {code if code.isupper() else 'it does not say why'}")

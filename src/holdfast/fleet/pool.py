@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from holdfast.clock import SystemClock
 from holdfast.fleet.address import Address, Place
 from holdfast.fleet.link import Away, Link
 from holdfast.fleet.topology import Node
@@ -51,7 +52,11 @@ class Pool:
 
     def lend(self) -> Link | None:
         """A connection for a thread; None if none is free in time."""
-        return self.take() or self._one_more() or self.wait(self._address.wait)
+        return self.take() or self._find()
+
+    def _find(self) -> Link | None:
+        until = SystemClock.monotonic() + self._address.wait
+        return self._one_more() or self.wait(max(0.0, until - SystemClock.monotonic()))
 
     async def alend(self) -> Link | None:
         """The same for a task, which opens none itself, because all tasks of its loop share one."""
