@@ -56,6 +56,12 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
+async def rest(taken: socket.socket) -> None:
+    """Read on to the end."""
+    while await asyncio.get_running_loop().sock_recv(taken, 2**16):
+        pass
+
+
 class ByHand:
     """A server whose every step is the test's: between two of them the client's loop sees nothing."""
 
@@ -616,3 +622,19 @@ async def test_a_request_that_is_cancelled_leaves_no_connection_behind(by_hand: 
 
         assert len(os.listdir("/dev/fd")) == before + 1
         taken.close()
+
+
+async def test_what_has_not_reached_the_server_when_a_request_is_given_up_never_does(by_hand: ByHand) -> None:
+    by_hand.listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the rest is kept on our side
+    async with endpoint(by_hand.url) as asked:
+        asking = asyncio.ensure_future(asked.open("POST", {}, b"x" * 2**15))
+        taken = await by_hand.accept()
+        await turns(300)
+
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await turns(20)
+
+        with taken, pytest.raises(ConnectionResetError):
+            await rest(taken)

@@ -1,14 +1,19 @@
 """The HTTP client behind an endpoint: its connections, its proxy, its certificates. No other module calls aiohttp.
 
 A POST is written to one connection at most. So before a kept connection is used again, it is checked whether the server
-has closed it: what is written to a closed one is lost.
+has closed it: what is written to a closed one is lost. And what the server has not received of a request when that is
+given up is taken back: otherwise the system would deliver it as soon as the network lets it, minutes later perhaps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import re
 import select
+import socket
+import struct
+import termios
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
@@ -37,6 +42,7 @@ LARGE: Final = 2**20  # bytes from which on a body is written in pieces, so that
 
 # A name or an IPv6 address. An empty or a longer part of a name would be an error of the codec, not of the connection.
 _HOST: Final = re.compile(r"[\w%-]{1,63}(?:\.[\w%-]{1,63})*\.?|[\w.%-]*:[\w.:%-]*", re.ASCII)
+_AT_ONCE: Final = struct.pack("ii", 1, 0)  # linger for no time: closing resets, and drops what was not received
 _UNSAFE: Final = re.compile(r"[^!$&-;=?-Z_a-z~%]|%(?![0-9A-Fa-f]{2})")  # in a path or a query
 
 
@@ -269,7 +275,8 @@ def _given_back(conn: Connection, idle: set[asyncio.Transport]) -> None:
     transport: Any = conn.transport
     if transport is None or conn.protocol is None:
         return
-    if transport.get_write_buffer_size():
+    if transport.get_write_buffer_size() or _is_on_its_way(transport):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         transport.abort()  # a server that reads no more would keep it open for ever
         return
     if len(idle) >= MOST_IDLE:
@@ -278,6 +285,15 @@ def _given_back(conn: Connection, idle: set[asyncio.Transport]) -> None:
         idle.add(transport)
     else:
         conn.protocol.force_close()
+
+
+def _is_on_its_way(transport: asyncio.Transport) -> bool:
+    """True if the server's host has not acknowledged all that was written; False where the system does not tell."""
+    descriptor: int = transport.get_extra_info("socket").fileno()
+    try:
+        return any(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+    except (OSError, ValueError):
+        return False
 
 
 def _is_readable(transport: asyncio.Transport) -> bool:
