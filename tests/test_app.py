@@ -656,3 +656,10 @@ def test_a_sink_may_steer_the_circuit_it_hears_of(hf: Holdfast) -> None:
     for _ in range(20):
         with pytest.raises(ConnectionError):
             tool()
+
+
+def test_it_is_closed_where_asyncio_does_not_run_too() -> None:
+    hf = holdfast.open(":memory:", policies={})
+
+    with pytest.raises(StopIteration):
+        hf.aclose().send(None)

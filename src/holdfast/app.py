@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from holdfast.defaults import default_store, named_redis, named_store, policy_fi
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.guards.circuit import CircuitState
 from holdfast.hooks import Hook
+from holdfast.loops import beside
 from holdfast.parts.breaker import CircuitBreaker, CircuitDiagnostics
 from holdfast.policy import OUTAGES, PolicyBook
 from holdfast.runs import Home, Keeper, Plan, Run, running
@@ -381,7 +381,7 @@ class Holdfast:
 
     async def aclose(self) -> None:
         """Write what is queued and let idle threads end, while other tasks go on; guarded functions keep working."""
-        await asyncio.to_thread(self.close)
+        await beside(self.close)
 
     def __enter__(self) -> Holdfast:
         return self

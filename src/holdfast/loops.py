@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
@@ -17,6 +21,15 @@ def running_loop() -> asyncio.AbstractEventLoop:
             f"{error}: a coroutine of ours that has to wait, or has a time limit, needs asyncio, uvloop or anyio on "
             "asyncio. Under trio, use the plain functions in a thread: trio.to_thread.run_sync"
         ) from None
+
+
+async def beside(fn: Callable[[], T]) -> T:
+    """What *fn* returns, called in a thread while other tasks go on; called here where asyncio does not run."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return fn()
+    return await asyncio.to_thread(fn)
 
 
 async def asleep(clock: Clock, seconds: float) -> None:

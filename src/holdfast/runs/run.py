@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from threading import Event
 from typing import Any, TypeVar, overload
 
@@ -25,10 +26,11 @@ from holdfast.runs.ending import Last
 from holdfast.runs.home import Home, Plan
 from holdfast.runs.limits import Limits
 from holdfast.runs.log import Log, Write
+from holdfast.runs.opening import aread, opening, recalled
 from holdfast.runs.remembered import aremember, remember
 from holdfast.runs.steps import Steps
 from holdfast.stores.ledger import Ledger
-from holdfast.stores.searching import header_of
+from holdfast.stores.store import Memory
 from holdfast.stores.writer import Pending
 from holdfast.waiting.threads import Job, elsewhere, may_hold_a_lock
 from holdfast.waiting.waits import Wait, apause, pause
@@ -236,7 +238,8 @@ class Run:
             return self._note()
         op = self._opening()
         try:
-            self._begun(self._home.store.writer.commit(op.write))
+            begun = self._home.store.writer.commit(op.write)
+            self._begun(begun, recalled(self.log, self._plan, begun))
             self._set_up()
         except BaseException as error:
             self._not_begun(op, error)
@@ -245,9 +248,11 @@ class Run:
     async def __aenter__(self) -> Run:
         if self.is_noted:
             return self._note()
-        op = self._opening()
+        op = await aread(self.log, self._plan, self._opening)
         try:
-            self._begun(await self._home.store.writer.acommit(op.write))
+            begun = await self._home.store.writer.acommit(op.write)
+            read = partial(recalled, self.log, self._plan, begun)
+            self._begun(begun, await aread(self.log, self._plan, read))
             self._set_up()
         except BaseException as error:
             self._not_begun(op, error)
@@ -295,13 +300,9 @@ class Run:
             raise RunConflict(f"run {self.id!r} was entered before: make a new one, or resume it")
         self._home.keeper.leave_stranded(self.id)
         self._home.keeper.debts.pay()
-        store, resumed, claim = self._home.store, self._plan.resumed, self._plan.claim
-        known = self._header if resumed is None or claim is not None else header_of(store, resumed)
-        prompt = {} if known is None else self.log.given(events.RUN_STARTED, {"prompt": known.prompt})
+        op = opening(self.log, self._plan, self._header)
         self._entered = True
-        if resumed is None:
-            return Start(self._header, prompt, store.ownership.row, [])
-        return Resume(resumed, store.ownership.row, [], claim, prompt, self._plan.forks)
+        return op
 
     def _note(self) -> Run:
         """Begin at once: the write is only queued."""
@@ -312,12 +313,11 @@ class Run:
         self._set_up()
         return self
 
-    def _begun(self, begun: Begun) -> None:
+    def _begun(self, begun: Begun, memory: Memory | None) -> None:
         self._header, self.id = begun.header, begun.header.id
         self.log.claim = begun.claim
         self.steps.begin(begun.header.root or begun.header.id, self._home.store.secret())
-        if self._plan.resumed is not None:
-            memory = self._home.store.memory(self.id)
+        if memory is not None:
             self.steps.recall(memory)
             self.limits.restart(begun.header.budget, begun.spend, memory.warned)
         if begun.cancel is not None:

@@ -202,6 +202,21 @@ async def test_a_run_on_a_server_that_says_nothing_is_made_without_waiting_for_i
         assert SystemClock.monotonic() - begun < 10
 
 
+async def test_other_tasks_go_on_while_a_run_is_to_be_resumed_from_a_server_that_says_nothing(
+    sluggish: str, mute: socket.socket
+) -> None:
+    with holdfast.open(sluggish, policies={}) as hf:
+        resuming = asyncio.create_task(hf.resume("run").__aenter__())
+
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not resuming.done()
+        mute.close()
+
+        with pytest.raises(StoreError):
+            await resuming
+
+
 async def test_other_tasks_go_on_while_a_store_whose_server_says_nothing_is_closed(
     sluggish: str, mute: socket.socket
 ) -> None:
