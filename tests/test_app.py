@@ -11,6 +11,7 @@ import pwd
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -663,3 +664,27 @@ def test_it_is_closed_where_asyncio_does_not_run_too() -> None:
 
     with pytest.raises(StopIteration):
         hf.aclose().send(None)
+
+
+async def test_runs_are_resumed_and_closed_even_if_all_threads_of_the_event_loop_hang(tmp_path: Path) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    stuck, over = threading.Event(), threading.Event()
+
+    def block() -> None:
+        stuck.set()
+        over.wait(4 * PATIENCE)
+
+    hanging = asyncio.create_task(asyncio.to_thread(block))
+    try:
+        async with asyncio.timeout(PATIENCE), holdfast.open(tmp_path / "runs.db", policies={}) as hf:
+            assert await hf.acall(stuck.wait, PATIENCE)
+            with pytest.raises(KeyboardInterrupt):
+                async with hf.run(run_id="interrupted"):
+                    raise KeyboardInterrupt
+            async with hf.resume("interrupted"):
+                pass
+            assert not hanging.done()
+        assert not hanging.done()
+    finally:
+        over.set()
+        await hanging

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import Context, copy_context
 from typing import TypeVar
 
 from holdfast.clock import Clock, SystemClock
@@ -24,12 +27,25 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 async def beside(fn: Callable[[], T]) -> T:
-    """What *fn* returns, called in a thread while other tasks go on; called here where asyncio does not run."""
+    """What *fn* returns, called in a thread while other tasks go on; called here where there can be none.
+
+    The thread is a new one: those of the event loop may all be taken by tools that hang.
+    """
     try:
         asyncio.get_running_loop()
-    except RuntimeError:
+        called: Future[T] = Future()
+        called.set_running_or_notify_cancel()  # whoever stops waiting does not keep it from being called
+        threading.Thread(target=_call, args=(copy_context(), fn, called), name="holdfast-beside", daemon=True).start()
+    except RuntimeError:  # asyncio does not run here, or there are no more threads
         return fn()
-    return await asyncio.to_thread(fn)
+    return await asyncio.wrap_future(called)
+
+
+def _call(context: Context, fn: Callable[[], T], called: Future[T]) -> None:
+    try:
+        called.set_result(context.run(fn))
+    except BaseException as error:
+        called.set_exception(error)
 
 
 async def asleep(clock: Clock, seconds: float) -> None:
