@@ -418,6 +418,31 @@ def test_what_was_committed_before_an_interrupt_is_not_committed_again(tmp_path:
         assert notes(store) == [0]
 
 
+def test_what_was_committed_before_memory_ran_out_is_not_committed_again(
+    store: RunStore, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_for_the_second(ledger: Ledger) -> None:
+        if (trouble := next(troubles, None)) is not None:
+            raise trouble
+        written(ledger)
+
+    troubles, written = iter([None, MemoryError()]), Ledger.written
+    monkeypatch.setattr(Ledger, "written", fails_for_the_second)
+    leader = threading.Thread(target=store.writer.commit, args=(note(0),))
+    leader.start()
+    gate.reached.wait()
+    pending = [store.writer.submit(note(at)) for at in range(1, 5)]
+
+    gate.opened.set()
+    for each in pending:
+        store.writer.settle(each)
+
+    leader.join()
+    assert [each.error for each in pending] == [None] * 4
+    assert notes(store) == list(range(5))
+    assert next(troubles, "none left") == "none left"
+
+
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)  # in memory its own task would lead
 async def test_a_write_that_hits_its_leader_each_time_is_given_up(
     store: RunStore, gate: Gate, caplog: pytest.LogCaptureFixture

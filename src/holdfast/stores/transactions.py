@@ -106,7 +106,10 @@ class Transactions:
         except Again:
             raise
         except Exception as error:
-            self._spoilt(group, error)
+            if self._committing:  # it is on disk, and only the note of that failed: made again, it would be there twice
+                self._settle(group)
+            else:
+                self._spoilt(group, error)
         except BaseException as error:
             self._interrupted(group, error)
             raise
