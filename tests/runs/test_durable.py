@@ -36,6 +36,7 @@ from holdfast import (
     RunNotFound,
     StoreError,
 )
+from holdfast.stores.ledger import Ledger, Live
 from holdfast.testing import ManualClock, Recorder
 from holdfast.values.redaction import Payloads
 
@@ -98,6 +99,28 @@ def test_a_run_that_something_cut_off_is_interrupted_and_can_be_resumed(
     snapshot = hf.runs.snapshot(run.id)
     assert (snapshot.status, snapshot.interrupted, snapshot.owner) == ("executing", True, None)
     assert of(hf, run.id, "run_interrupted")[0].payload["reason"].startswith(type(error).__name__)
+    with hf.resume(run.id):
+        pass
+    assert hf.runs.snapshot(run.id).status == "completed"
+
+
+def test_a_run_whose_end_fails_for_lack_of_memory_is_interrupted_and_can_be_resumed(
+    hf: Holdfast, entering: Entering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append(ledger: Ledger, live: Live, type: str, payload: Any, encoded: str) -> None:
+        if type == "run_completed" and troubles:
+            raise troubles.pop()
+        written(ledger, live, type, payload, encoded)
+
+    run, troubles, written = hf.run(), [MemoryError()], Ledger.append
+    monkeypatch.setattr(Ledger, "append", append)
+
+    with pytest.raises(MemoryError):
+        entering(run, lambda run: None)
+
+    hf.runs.writer.flush()
+    snapshot = hf.runs.snapshot(run.id)
+    assert (snapshot.status, snapshot.interrupted, snapshot.owner) == ("executing", True, None)
     with hf.resume(run.id):
         pass
     assert hf.runs.snapshot(run.id).status == "completed"
