@@ -855,6 +855,22 @@ def test_transitions_are_told_although_who_told_one_was_interrupted(clock: Manua
     assert told == [OPEN, CLOSED]
 
 
+def test_an_interrupt_while_it_is_told_that_a_probe_may_go_gives_the_probe_back(clock: ManualClock) -> None:
+    def on_transition(tool: str, old: CircuitState, new: CircuitState, diagnostics: CircuitDiagnostics) -> None:
+        if new is CircuitState.HALF_OPEN:
+            raise KeyboardInterrupt
+
+    breaker = steady(clock, on_transition=on_transition)
+    fail(breaker)
+    clock.advance(5.0)
+
+    with pytest.raises(KeyboardInterrupt):
+        breaker.admit("t")
+
+    assert breaker.diagnostics("t").probes_in_flight == 0
+    assert breaker.admit("t")
+
+
 def test_transitions_are_told_wherever_an_interrupt_came_while_one_was_told(clock: ManualClock) -> None:
     at, struck = 0, True
     while struck:

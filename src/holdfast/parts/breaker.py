@@ -116,9 +116,14 @@ class CircuitBreaker:
             wait = circuit.turn_away(now)
         else:
             answer = circuit.admit(now)
-            self.report_moves(tool, circuit)
-            if isinstance(answer, Grant):
-                return Permit(self, tool, circuit, answer, now)
+            try:
+                self.report_moves(tool, circuit)
+                if isinstance(answer, Grant):
+                    return Permit(self, tool, circuit, answer, now)
+            except BaseException:  # a listener was interrupted, say
+                if isinstance(answer, Grant):
+                    circuit.release(answer)
+                raise
             wait = answer
         raise CircuitOpen(tool, SWITCHED_OFF) if wait == math.inf else CircuitOpen(tool, None, wait)
 
