@@ -21,6 +21,8 @@ from tests.shapes import Call, Gate, Shape, Thread, eventually, settled
 
 import holdfast
 from holdfast import CircuitOpen, CircuitState, ConcurrencyFull, Holdfast, InDoubt, Priority, RateLimited, ToolTimeout
+from holdfast.events import Event
+from holdfast.guards.line import Ticket
 from holdfast.guards.rate import RateConfig
 from holdfast.policy import Policy
 from holdfast.testing import ManualClock, Recorder, Script, fail, ok, slow
@@ -201,6 +203,65 @@ def test_a_failed_call_gives_its_slot_back(shape: Shape, hf: Holdfast) -> None:
     call = shape(hf, Script(fail(LookupError), ok(["fine"])), concurrency=1, max_wait=0)
 
     with pytest.raises(LookupError):
+        call()
+
+    assert call() == ["fine"]
+
+
+@pytest.mark.parametrize("asked", ["status_code", "__str__"])
+def test_an_interrupt_while_a_failure_is_judged_gives_the_slot_back(shape: Shape, hf: Holdfast, asked: str) -> None:
+    def strike(error: BaseException) -> str:
+        raise KeyboardInterrupt
+
+    odd = type("Odd", (Exception,), {asked: property(strike) if asked == "status_code" else strike})
+    call = shape(hf, Script(fail(odd), ok(["fine"])), concurrency=1, max_wait=0)
+
+    with pytest.raises(KeyboardInterrupt):
+        call()
+
+    assert call() == ["fine"]
+
+
+def test_an_interrupt_while_a_waiter_leaves_the_line_gives_its_slot_to_the_next(
+    shape: Shape, hf: Holdfast, clock: ManualClock, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave_line(limiting: Limiting, ticket: Ticket) -> None:
+        leave(limiting, ticket)
+        if interrupts:
+            raise interrupts.pop()
+
+    call, leave, interrupts = opened(shape, hf, gate, concurrency=1), Limiting.leave_line, [KeyboardInterrupt()]
+    monkeypatch.setattr(Limiting, "leave_line", leave_line)
+    threads = []
+
+    with clock.busy():
+        for who in range(3):
+            threads.append(Thread(call, who))
+            eventually(lambda: len(gate.entered) + waiting(hf, "tool") == len(threads))
+        gate.let_out(2)
+        interrupted = threads[1].error
+        threads[2].result()
+
+    assert isinstance(interrupted, KeyboardInterrupt)
+    assert gate.entered == [0, 2]
+    assert taken(hf, "tool") == waiting(hf, "tool") == 0
+
+
+def test_an_interrupt_while_it_is_told_that_a_circuit_tries_again_gives_the_probe_back(
+    shape: Shape, hf: Holdfast, clock: ManualClock
+) -> None:
+    def sink(event: Event) -> None:
+        if event.type == "circuit_half_opened" and interrupts:
+            raise interrupts.pop()
+
+    call = shape(hf, Script(fail(ConnectionError), ok(["fine"])), breaker={"failure_threshold": 1, "jitter": 0})
+    interrupts = [KeyboardInterrupt()]
+    hf.bus.add(sink)
+    with pytest.raises(ConnectionError):
+        call()
+    clock.advance(5.0)
+
+    with pytest.raises(KeyboardInterrupt):
         call()
 
     assert call() == ["fine"]

@@ -214,13 +214,17 @@ class Attempt:
         return self._settle(passed, error, now)
 
     def _settle(self, passed: Pass, error: BaseException | None, now: float) -> bool:
-        execution, category, pause = self._execution, self._verdict(error), self._pause
-        execution.category = category if error is None or not is_refusal(error) else classify(error)
-        if pause is None and category is not None and category.retryable and error is not None:
-            pause = retry_after(error, now=execution.kit.clock.time())
-        distinct = execution.policy.breaker is not None and execution.policy.breaker.distinct_arguments
-        sign = execution.subject.canonical_bytes() if category is not None and distinct else None
-        execution.tool.settle(now, passed, self.begun, category, pause=pause, sign=sign, error=error)
+        execution, pause, sign = self._execution, self._pause, None
+        category: ErrorCategory | None = ErrorCategory.CANCELLED
+        try:
+            category = self._verdict(error)
+            execution.category = category if error is None or not is_refusal(error) else classify(error)
+            if pause is None and category is not None and category.retryable and error is not None:
+                pause = retry_after(error, now=execution.kit.clock.time())
+            if category is not None and (breaker := execution.policy.breaker) is not None:
+                sign = execution.subject.canonical_bytes() if breaker.distinct_arguments else None
+        finally:  # even without a verdict: what the attempt holds comes back
+            execution.tool.settle(now, passed, self.begun, category, pause=pause, sign=sign, error=error)
         if category is None or error is None or category is ErrorCategory.CANCELLED:
             return False
         again = execution.again(category, error, pause, now)

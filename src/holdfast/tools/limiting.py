@@ -52,7 +52,7 @@ class Limiting:
     def line_up(self, asker: Asker, *, shared: bool = False) -> Refusal | None:
         """Reserve a token and a slot, or neither; an *asker* with enough patience for the wait gets a place in line.
 
-        With *shared* the fleet decides the rate, and the place in line is kept until it has answered.
+        With *shared* the fleet decides the rate. A place that the *asker* had is kept until it is let in.
         """
         now, policy, ticket, patience = asker.now, asker.policy, asker.ticket, asker.patience
         if policy.rate is None and policy.concurrency is None:
@@ -67,7 +67,7 @@ class Limiting:
                 return structs.replace(refusal, ticket=ticket)
             if refusal is not None and not shared and self.line.head() is not ticket:
                 refusal = self._behind(now, policy, ticket, refusal)
-            if shared and refusal is None and ticket is asker.ticket:
+            if refusal is None and ticket is asker.ticket:
                 return None  # no other call is woken, nor this one itself: it would ask the fleet again at once
             if ticket is not None:
                 self.line.leave(ticket)
@@ -154,14 +154,14 @@ class Limiting:
         if bucket is None and slots is None:
             return
         with self._lock:
+            if slots is not None:  # first: nothing may keep it from coming back
+                neutral = category is ErrorCategory.CANCELLED
+                slots.settle(None if neutral else now - begun, overloaded=category in OVERLOADED)
             if bucket is not None and bucket.config.adaptive:
                 if category is None:
                     bucket.succeeded(now)
                 elif category is ErrorCategory.RATE_LIMIT:
                     bucket.limited(now, pause, begun)
-            if slots is not None:
-                neutral = category is ErrorCategory.CANCELLED
-                slots.settle(None if neutral else now - begun, overloaded=category in OVERLOADED)
         self.wake()
 
     def leave(self, now: float, duration: float, taken: Slots | bool | None) -> None:

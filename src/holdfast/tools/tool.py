@@ -109,20 +109,30 @@ class Tool:
         grant: Grant | float = circuit.grant
         if not circuit.calm:
             grant = circuit.admit(asker.now)
-        self._kit.breaker.report_moves(self.name, circuit)
-        if not isinstance(grant, Grant):
-            return Refusal(CircuitOpen, grant, why=SWITCHED_OFF if grant == math.inf else None)
-        refusal = self.limiting.line_up(asker)
-        if refusal is None:
-            return self.let_in(circuit, grant, asker)
+        try:
+            self._kit.breaker.report_moves(self.name, circuit)
+            if not isinstance(grant, Grant):
+                return Refusal(CircuitOpen, grant, why=SWITCHED_OFF if grant == math.inf else None)
+            refusal = self.limiting.line_up(asker)
+            if refusal is None:
+                return self.let_in(circuit, grant, asker)
+        except BaseException:  # a listener of the circuit was interrupted, say
+            if isinstance(grant, Grant):
+                circuit.release(grant)
+            raise
         circuit.release(grant)
         return refusal
 
     def let_in(self, circuit: Circuit, grant: Grant, asker: Asker, held: Held | None = None) -> Pass:
         """Leave the line and return a pass: every guard has said yes."""
-        if asker.ticket is not None:
-            self.limiting.leave_line(asker.ticket)
-        return Pass(circuit, grant, self.limiting.slots if asker.policy.concurrency is not None else None, held)
+        slots = self.limiting.slots if asker.policy.concurrency is not None else None
+        try:
+            if asker.ticket is not None:
+                self.limiting.leave_line(asker.ticket)
+            return Pass(circuit, grant, slots, held)
+        except BaseException:  # it was interrupted while it woke the next in line, say
+            self.give_slot(asker.policy)
+            raise
 
     def settle(
         self,
@@ -140,16 +150,15 @@ class Tool:
         *pause* is how long the tool asked to be left alone, *sign* stands for the call's arguments, *error* is the
         exception that ended the attempt.
         """
-        neutral = category is ErrorCategory.CANCELLED
-        if self.circuit.window is not None and (category is not None or now - begun >= self._slow):
-            self.drain(now)  # a rate is judged by all calls, including those that were only noted
-        if category is not None and not neutral:
-            self.last_error = (self._kit.clock.time(), category.label if error is None else in_words(error))
         try:
+            if self.circuit.window is not None and (category is not None or now - begun >= self._slow):
+                self.drain(now)  # a rate is judged by all calls, including those that were only noted
+            if category is not None and category is not ErrorCategory.CANCELLED:
+                self.last_error = (self._kit.clock.time(), category.label if error is None else in_words(error))
             self._tell_circuit(now, passed, category, duration=now - begun, pause=pause, sign=sign)
             if now >= self._due:
                 self._kit.after_call(self.name)
-        finally:  # the slot comes back whatever happens in a listener of the circuit
+        finally:  # the slot comes back whatever happens, in a listener of the circuit, say
             self.limiting.settle(now, passed.slots, begun, category, pause)
 
     def _tell_circuit(
