@@ -194,6 +194,26 @@ def test_a_renewal_that_takes_long_does_not_delay_the_next(
         assert renewed.acquire(timeout=30)
 
 
+def test_the_thread_looks_after_runs_still_after_memory_ran_out(
+    disk: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf = disk.open()
+    renew, pause, troubles = hf.runs.renew, hf.runs.lease / keeper.SIGNS, [MemoryError()]
+
+    def renew_if_there_is_memory() -> None:
+        if troubles:
+            raise troubles.pop()
+        renew()
+
+    monkeypatch.setattr(hf.runs, "renew", renew_if_there_is_memory)
+    with hf.run():
+        clock.advance(pause)
+        hf._home.keeper._mailbox.wake()  # type: ignore[union-attr]
+        assert eventually(lambda: "could not look after" in caplog.text)
+
+        assert is_renewed_in(hf, clock, pause)
+
+
 def test_a_store_that_is_away_is_complained_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, aside = tmp_path / "runs.db", tmp_path / "aside.db"
     with holdfast.open(path, policies={}) as hf, hf.run():

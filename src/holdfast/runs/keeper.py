@@ -156,3 +156,5 @@ class Keeper:
             if not self._complained:
                 self._complained = True
                 _log.warning("the owner of runs could not reach the store: %s", error)
+        except Exception:  # so may memory: without this thread, the leases of all open runs would run out
+            _log.exception("the owner of runs could not look after them")
