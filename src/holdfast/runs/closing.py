@@ -82,6 +82,10 @@ class Closing:
             return StoreError(f"its beginning could not be written: {error}") if self._steps.is_noted else error
         except HoldfastError as error:
             return error
+        except Exception as error:  # memory ran out, say: it is owed like an end that the store could not write
+            told = StoreError(f"nothing was written: {error!r}")
+            told.__cause__ = error
+            return told
         self.written = last.end
         last.tell(self._home.bus)
         return None

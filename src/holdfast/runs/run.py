@@ -408,11 +408,7 @@ class Run:
 
     def _unwind(self, error: BaseException | None, diverged: RunDiverged | None, last: Last | None) -> None:
         """Raise the error that leaving the block has to raise, unless that is *error* itself."""
-        try:
-            trouble = self._closing.trouble(last) if last is not None else None
-        except BaseException as failure:  # memory ran out, say: it says nothing about the store
-            self._give_up(failure)
-            raise
+        trouble = self._closing.trouble(last) if last is not None else None
         if trouble is None and self.log.lost is not None:
             trouble = self._lost()
         self._home.keeper.debts.owe(last, trouble)
