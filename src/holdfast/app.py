@@ -43,7 +43,8 @@ _log = logging.getLogger("holdfast")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-Settings = Mapping[str, object]
+Settings = Mapping[str, object] | None  # those of one call
+Tool = Callable[..., Any] | str  # a function, or the name of a decorated one
 Items = AsyncIterable[T] | Iterable[T]
 
 _VERBS = {
@@ -141,10 +142,8 @@ class Holdfast:
 
     @overload
     def tool(self, name: Callable[P, R], **policy: object) -> Callable[P, R]: ...
-
     @overload
     def tool(self, name: str | None = None, **policy: object) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-
     def tool(self, name: str | Callable[..., Any] | None = None, **policy: object) -> Any:
         """Decorate a function, coroutine function, generator function or async generator function with guards.
 
@@ -162,50 +161,47 @@ class Holdfast:
         return decorate
 
     @overload
-    def call(self, tool: str, /, *args: object, policy: Settings | None = None, **kwargs: object) -> Any: ...
-
+    def call(self, tool: str, /, *args: object, policy: Settings = None, **kwargs: object) -> Any: ...
     @overload
-    def call(self, tool: Callable[..., T], /, *args: object, policy: Settings | None = None, **kwargs: object) -> T: ...
-
-    def call(
-        self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
-    ) -> Any:
+    def call(self, tool: Callable[..., T], /, *args: object, policy: Settings, **kwargs: object) -> T: ...
+    @overload
+    def call(self, tool: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def call(self, tool: Tool, /, *args: object, policy: Settings = None, **kwargs: object) -> Any:
         """Call *tool*, a function or the name of a decorated one, with guards; *policy* holds for this call only."""
         bound = self._bound(tool, Shape.FUNCTION, policy)
         return drive(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
     @overload
-    async def acall(self, tool: str, /, *args: object, policy: Settings | None = None, **kwargs: object) -> Any: ...
-
+    async def acall(self, tool: str, /, *args: object, policy: Settings = None, **kwargs: object) -> Any: ...
     @overload
     async def acall(
-        self, tool: Callable[..., Awaitable[T]], /, *args: object, policy: Settings | None = None, **kwargs: object
+        self, tool: Callable[..., Awaitable[T]], /, *args: object, policy: Settings, **kwargs: object
     ) -> T: ...
-
     @overload
-    async def acall(
-        self, tool: Callable[..., T], /, *args: object, policy: Settings | None = None, **kwargs: object
-    ) -> T: ...
-
-    async def acall(
-        self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
-    ) -> Any:
+    async def acall(self, tool: Callable[..., T], /, *args: object, policy: Settings, **kwargs: object) -> T: ...
+    @overload
+    async def acall(self, tool: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    async def acall(self, tool: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def acall(self, tool: Tool, /, *args: object, policy: Settings = None, **kwargs: object) -> Any:
         """Call a coroutine function with guards, like `call`; a plain function is called in a thread."""
         bound = self._bound(tool, Shape.COROUTINE, policy)
         return await adrive(bound.execution(args, kwargs, policy), bound, args, kwargs)
 
     @overload
     def stream(
-        self, tool: str, /, *args: object, policy: Settings | None = None, **kwargs: object
+        self, tool: str, /, *args: object, policy: Settings = None, **kwargs: object
     ) -> Generator[Any, Any, Any]: ...
-
     @overload
     def stream(
-        self, tool: Callable[..., Iterable[T]], /, *args: object, policy: Settings | None = None, **kwargs: object
+        self, tool: Callable[..., Iterable[T]], /, *args: object, policy: Settings, **kwargs: object
     ) -> Generator[T, Any, Any]: ...
-
+    @overload
     def stream(
-        self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
+        self, tool: Callable[P, Iterable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Generator[T, Any, Any]: ...
+    def stream(
+        self, tool: Tool, /, *args: object, policy: Settings = None, **kwargs: object
     ) -> Generator[Any, Any, Any]:
         """Iterate a generator function, or a function that returns an iterable, with guards, like `call`."""
         bound = self._bound(tool, Shape.GENERATOR, policy)
@@ -213,17 +209,15 @@ class Holdfast:
 
     @overload
     def astream(
-        self, tool: str, /, *args: object, policy: Settings | None = None, **kwargs: object
+        self, tool: str, /, *args: object, policy: Settings = None, **kwargs: object
     ) -> AsyncGenerator[Any]: ...
-
     @overload
     def astream(
-        self, tool: Callable[..., Items[T]], /, *args: object, policy: Settings | None = None, **kwargs: object
+        self, tool: Callable[..., Items[T]], /, *args: object, policy: Settings, **kwargs: object
     ) -> AsyncGenerator[T]: ...
-
-    def astream(
-        self, tool: Callable[..., Any] | str, /, *args: object, policy: Settings | None = None, **kwargs: object
-    ) -> AsyncGenerator[Any]:
+    @overload
+    def astream(self, tool: Callable[P, Items[T]], /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T]: ...
+    def astream(self, tool: Tool, /, *args: object, policy: Settings = None, **kwargs: object) -> AsyncGenerator[Any]:
         """Iterate an async generator function with guards, like `call`; a plain generator runs in a thread."""
         bound = self._bound(tool, Shape.ASYNC_GENERATOR, policy)
         return adrive_stream(bound.execution(args, kwargs, policy), bound, args, kwargs)
@@ -232,7 +226,7 @@ class Holdfast:
         """Guard a block of code: `with hf.guard("name"):` or `async with hf.guard("name"):`."""
         return Guard(self._kit, self._box.tool(tool_name, policy), policy)
 
-    def forget(self, tool: Callable[..., Any] | str) -> None:
+    def forget(self, tool: Tool) -> None:
         """Drop the cached answers of *tool*, a function or the name of a decorated one, when they are out of date."""
         bound = guards_of(self._kit, tool)
         known = self._box.find(name_of(tool)) if bound is None else bound.tool
@@ -397,7 +391,7 @@ class Holdfast:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _bound(self, tool: object, driver: Shape, policy: Settings | None) -> Bound:
+    def _bound(self, tool: object, driver: Shape, policy: Settings) -> Bound:
         """The guards of *tool*; none are made before all arguments are checked."""
         if policy is not None and not isinstance(policy, Mapping):
             raise ConfigError(f"policy = {checks.shown(policy)}: must be a mapping, such as {{'timeout': 5.0}}")

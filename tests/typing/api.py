@@ -6,6 +6,7 @@ An ignored error is an assertion too: mypy complains once the line is no error a
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from io import BufferedReader
 from typing import Any, Generic, TypeVar, assert_type, overload
 
 import holdfast
@@ -162,10 +163,25 @@ async def called() -> None:
     assert_type(hf.astream(async_generator, 1), AsyncGenerator[str])
     assert_type(hf.astream(generator, 1), AsyncGenerator[int])
     assert_type(hf.astream("search", 1), AsyncGenerator[Any])
+    assert_type(hf.call(function, "a", limit=2), list[str])
+    assert_type(hf.call(same, [1]), list[int])
+    assert_type(hf.call(open, "tea.txt", "rb"), BufferedReader)
+    assert_type(await hf.acall(coroutine, "a", policy={"timeout": 1.0}), bytes)
+    hf.call(plain, "one")  # type: ignore[call-overload]
+    hf.call(function, "a", limits=2)  # type: ignore[call-arg]
+    await hf.acall(coroutine)  # type: ignore[call-overload]
+    await hf.acall(plain, "one")  # type: ignore[call-overload]
+    hf.stream(generator, "one")  # type: ignore[call-overload]
+    hf.astream(async_generator, "one")  # type: ignore[call-overload]
     with hf.run() as run:
         assert_type(run.step("plain", plain, 1), str)
         assert_type(await run.astep("plain", plain, 1), str)
         assert_type(await run.astep("coroutine", coroutine, "a"), bytes)
+        assert_type(run.step("function", function, "a"), list[str])
+        assert_type(run.step("same", same, [1]), list[int])
+        run.step("plain", plain, "one")  # type: ignore[arg-type]
+        run.step("plain", plain)  # type: ignore[arg-type]
+        await run.astep("coroutine", coroutine, 1)  # type: ignore[arg-type]
     with hf.guard(tool_name="search") as block:
         block.fail("timeout")
     async with hf.guard("search"):

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from threading import Event
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, TypeVarTuple, overload
 
 from holdfast import events
 from holdfast.bus import WatchedRun
@@ -36,6 +36,7 @@ from holdfast.waiting.threads import Job, elsewhere, may_hold_a_lock
 from holdfast.waiting.waits import Wait, apause, pause
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Run:
@@ -137,17 +138,17 @@ class Run:
         self.log.emit(events.VERIFICATION_STARTED, {})
         self.commit(events.VERIFICATION_ENDED, reports=written)
 
-    def step(self, name: str, fn: Callable[..., T], *args: Any) -> T:
+    def step(self, name: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call *fn* and remember its result: a resumed run gets it without calling. A step that was cut off is
         called again, so an effect that must not be repeated belongs in a tool.
         """
         return remember(self, name, fn, args)
 
     @overload
-    async def astep(self, name: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T: ...
+    async def astep(self, name: str, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
     @overload
-    async def astep(self, name: str, fn: Callable[..., T], *args: Any) -> T: ...
-    async def astep(self, name: str, fn: Callable[..., Any], *args: Any) -> Any:
+    async def astep(self, name: str, fn: Callable[[*Ts], T], *args: *Ts) -> T: ...
+    async def astep(self, name: str, fn: Callable[[*Ts], Any], *args: *Ts) -> Any:
         """The same for a coroutine function."""
         return await aremember(self, name, fn, args)
 
@@ -334,8 +335,7 @@ class Run:
         self._home.keeper.debts.give_back(op.taken, error)
         if self.is_open or current_run.get() is self:
             self._leave(error)
-        self.log.claim = None
-        self._entered = False
+        self.log.claim, self._entered = None, False
         raise error
 
     def _set_up(self) -> None:
