@@ -10,6 +10,7 @@ import sqlite3
 import stat
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,6 +113,14 @@ def test_every_extra_is_looked_for(doctor: Doctor) -> None:
         assert {module.split(".")[0] for module in modules} <= {
             re.split(r"[\[>=-]", need)[0] for need in project["optional-dependencies"][extra]
         }
+
+
+def test_every_package_that_is_asked_for_has_an_oldest_version() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name != "all"}
+
+    assert [need for need in [*project["dependencies"], *chain(*extras.values())] if ">=" not in need] == []
 
 
 def test_a_store_that_is_not_there_yet_is_no_fault_and_is_not_made(path: Path, doctor: Doctor) -> None:
