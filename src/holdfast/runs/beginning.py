@@ -153,6 +153,7 @@ def _fork(ledger: Ledger, old: Live, others: Sequence[Live]) -> Live:
     header = msgspec.structs.replace(
         old.header,
         id=_fork_id(old.header.id),
+        created_at_ms=ledger.now_ms(),
         forked_from=old.header.id,
         root=old.header.root or old.header.id,
     )

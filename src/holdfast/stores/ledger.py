@@ -264,8 +264,9 @@ class Ledger:
         return list(known(ended, memos))
 
     def add(self, header: RunHeader) -> Live:
-        """Make a run, created now; its id must be new."""
-        header = msgspec.structs.replace(header, created_at_ms=self.now_ms())
+        """Make a run, created now if its header has no date; its id must be new."""
+        if not header.created_at_ms:
+            header = msgspec.structs.replace(header, created_at_ms=self.now_ms())
         if (key := next(self._keys, None)) is None:
             self._keys = self.tables.new_keys(KEYS_AT_ONCE)
             key = next(self._keys)

@@ -271,12 +271,10 @@ class SqliteFile:
         if self._read is not None and is_read_only(error):
             self._drop()  # a reader that was opened while the file was read-only makes the writer fail, too
             cursor = self._write_cursor()
-            try:
-                cursor.execute("BEGIN IMMEDIATE")
-                return cursor
-            except Exception as another:
-                error = another
-        self._wait_for_turn(cursor, error)
+        try:
+            cursor.execute("BEGIN IMMEDIATE")
+        except Exception as another:
+            self._wait_for_turn(cursor, another)
         return cursor
 
     def _wait_for_turn(self, cursor: sqlite3.Cursor, error: Exception) -> None:
@@ -300,9 +298,7 @@ class SqliteFile:
 
     def is_committed(self) -> bool:
         """True if a commit that was interrupted was made; one that failed has ended its transaction, too."""
-        if self._in_transaction():
-            return False
-        return not self._has_failed or was_written(self, self._trace)
+        return not self._in_transaction() and (not self._has_failed or was_written(self, self._trace))
 
     def _in_transaction(self) -> bool:
         return self._write is not None and self._write.in_transaction
@@ -348,11 +344,11 @@ class SqliteFile:
 
     def give_back(self, most: int) -> int:
         """Shrink the file by at most *most* unused pages; return how many are left, 0 if it did not shrink."""
-        connection = self.writing()
-        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        for _ in range(min(free, most)):  # Python steps a statement once: one page
-            connection.execute("PRAGMA incremental_vacuum(1)")
-        (left,) = connection.execute("PRAGMA freelist_count").fetchone()
+        execute = self.writing().execute
+        (free,) = execute("PRAGMA freelist_count").fetchone()
+        for _ in range(min(free, most)):
+            execute("PRAGMA incremental_vacuum(1)")  # Python steps a statement once: one page
+        (left,) = execute("PRAGMA freelist_count").fetchone()
         return int(left) if left < free else 0
 
     def new_keys(self, most: int) -> Iterator[int]:
