@@ -233,11 +233,10 @@ class Holdfast:
         if known is not None and known.cache is not None:
             known.cache.clear()
 
-    def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object] | None) -> Bound:
-        """Make *fn* the tool *name*, with the settings *given* in code, or one that need not stay; for adapters."""
-        if given is None:
-            return Bound(self._kit, self._box.tool(name), fn)
-        bound = self._kit.bound[name] = Bound(self._kit, self._box.keep(name, given, shape_of(fn)), fn)
+    def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object]) -> Bound:
+        """Make *fn* the tool *name*, with the settings *given* in code; for adapters."""
+        bound = Bound(self._kit, self._box.keep(name, given, shape_of(fn)), fn)
+        self._kit.bound[name] = bound
         return bound
 
     def note(self, session: str = "default", prompt: str = "") -> Run:

@@ -54,7 +54,7 @@ class Home(Protocol):
     @property
     def policies(self) -> PolicyBook: ...
 
-    def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object] | None) -> Bound: ...
+    def bind(self, name: str, fn: Callable[..., Any], given: Mapping[str, object]) -> Bound: ...
 
     def note(self, session: str, prompt: str) -> AbstractAsyncContextManager[Any]: ...
 
@@ -75,7 +75,6 @@ class ProxiedServer:
         self._rules: ServerRules
         self._circuit: Circuit | None = None
         self._bound: dict[str, Bound] = {}
-        self._lasting: set[str] = set()  # tools that were listed or are fallbacks; a client may call any name
         self._hints: dict[str, _Hints] = {}  # the most recently listed tools are last
         self._sessions: set[Session] = set()
         self._is_watching = False  # it is told when a circuit changes
@@ -93,10 +92,8 @@ class ProxiedServer:
         """The guarded tool of that *name*."""
         bound = self._bound.get(name)
         if bound is None:
-            if name in self._hints and len(self._lasting) < MOST_TOOLS:
-                self._lasting.add(name)
             bound = self._bind(name)
-            if name in self._lasting and len(self._bound) < MOST_TOOLS:
+            if len(self._bound) < MOST_TOOLS:
                 self._bound[name] = bound
         return bound
 
@@ -104,17 +101,14 @@ class ProxiedServer:
         def attempt(call: Call, execution: Execution, attempt: Attempt) -> object:
             return call.attempt(name, execution, attempt)  # a script, not an answer: only a `Call` can wait for it
 
-        given = dict.fromkeys(self._hints.get(name, _UNKNOWN).given, True) if name in self._lasting else None
-        return self._hf.bind(self.full_name(name), attempt, given)
+        return self._hf.bind(self.full_name(name), attempt, dict.fromkeys(self._hints.get(name, _UNKNOWN).given, True))
 
     def bind_if_own(self, full_name: str) -> bool:
         """Bind the tool *full_name*, even if it was never called; False if it is a tool of another server."""
         own = f"{self.name}."
         if not full_name.startswith(own):
             return False
-        name = full_name.removeprefix(own)
-        self._lasting.add(name)
-        self.tool(name)
+        self.tool(full_name.removeprefix(own))
         return True
 
     def learn(self, head: Head, event: Event, asker: bytes | None = None) -> Event:
