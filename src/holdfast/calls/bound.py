@@ -50,6 +50,10 @@ class Bound:
         """A call for a driver; *call* overrides settings, *arguments* are the tool's by name (see `Subject.given`)."""
         return self._execution(self.tool.override(call), args, kwargs, arguments)
 
+    def drop(self) -> None:
+        """Forget the function and its tool; calls that are under way still have them."""
+        self.kit.drop(self.tool.name)
+
     @property
     def memo(self) -> Memo:
         """How the function's results are remembered."""

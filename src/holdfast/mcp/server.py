@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from holdfast.mcp.session import Session
 
 DEFAULTS: Final = {"deadline": 50.0}  # most clients give up after a minute
-MOST_TOOLS: Final = 10_000
+MOST_TOOLS: Final = 10_000  # that are listed, and as many that are called
+LONGEST_NAME: Final = 1000  # characters of a tool's name that is kept
 
 
 class Home(Protocol):
@@ -75,6 +76,7 @@ class ProxiedServer:
         self._rules: ServerRules
         self._circuit: Circuit | None = None
         self._bound: dict[str, Bound] = {}
+        self._called: dict[str, Bound] = {}  # the same, and those whose annotations are forgotten; the oldest first
         self._hints: dict[str, _Hints] = {}  # the most recently listed tools are last
         self._sessions: set[Session] = set()
         self._is_watching = False  # it is told when a circuit changes
@@ -92,10 +94,17 @@ class ProxiedServer:
         """The guarded tool of that *name*."""
         bound = self._bound.get(name)
         if bound is None:
-            bound = self._bind(name)
-            if len(self._bound) < MOST_TOOLS:
-                self._bound[name] = bound
+            bound = self._bound[name] = self._called[name] = self._bind(name)
+            if len(name) > LONGEST_NAME:
+                self._drop(name)
+            elif len(self._called) > MOST_TOOLS:
+                self._drop(next((each for each in self._called if each not in self._hints), next(iter(self._called))))
         return bound
+
+    def _drop(self, name: str) -> None:
+        """Forget a tool that was called: clients may call anything. A call that is under way still has it."""
+        self._bound.pop(name, None)
+        self._called.pop(name).drop()
 
     def _bind(self, name: str) -> Bound:
         def attempt(call: Call, execution: Execution, attempt: Attempt) -> object:
@@ -118,7 +127,8 @@ class ProxiedServer:
         except msgspec.DecodeError:
             return event
         for tool in tools:
-            self._learn(tool, asker)
+            if len(tool.name) <= LONGEST_NAME:
+                self._learn(tool, asker)
         for name in list(itertools.islice(self._hints, max(0, len(self._hints) - MOST_TOOLS))):
             del self._hints[name]
             self._bound.pop(name, None)

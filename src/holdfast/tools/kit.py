@@ -57,6 +57,7 @@ class Kit:
         self.bound: dict[str, HasShape] = {}  # the decorated functions by tool, for `calls` to find a fallback
         self.call_ids = itertools.count(1)
         self.refresh: Callable[[float], object] = lambda now: None  # takes up a changed policy file
+        self.drop: Callable[[str], object] = lambda tool: None  # forgets a tool
         # Called when a tool is about to be called, but not for every call; returns the time by which to call it again.
         self.before_call: Callable[[str, float], float] = lambda tool, now: math.inf
         # Called at the end of a call that `before_call` missed.

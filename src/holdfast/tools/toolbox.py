@@ -27,6 +27,7 @@ class Toolbox:
         self._kept: dict[str, Tool] = {}
         self._passing: OrderedDict[str, Tool] = OrderedDict()
         kit.refresh = self.refresh
+        kit.drop = self.drop
         kit.bus.on_change = self.replan
         if kit.fleet is not None:
             kit.breaker.on_reset = self._know
@@ -67,6 +68,13 @@ class Toolbox:
                 self._passing[name] = tool
                 self._passing.move_to_end(name)
         return tool
+
+    def drop(self, name: str) -> None:
+        """Forget the tool of that name; calls that are under way still have it."""
+        with self._lock:
+            self._kept.pop(name, None)
+            self._passing.pop(name, None)
+            self.kit.bound.pop(name, None)
 
     def find(self, name: str) -> Tool | None:
         """Return the tool of that name, if it exists."""

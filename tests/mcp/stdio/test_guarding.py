@@ -326,6 +326,34 @@ def test_of_tools_that_are_listed_under_ever_new_names_the_last_are_known(monkey
         assert server.tool("same").tool.policy.read_only
 
 
+def test_of_tools_that_are_called_those_that_no_list_names_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.mcp.server.MOST_TOOLS", 3)
+    with holdfast.open(":memory:", policies={}) as hf:
+        server = ProxiedServer(hf, "srv")
+        data = frames.result(1, {"tools": [{"name": "listed"}]})
+        server.learn(frames.head(data), Event(data))
+
+        for name in ("listed", "a", "b", "c", "d"):
+            server.tool(name)
+        server.forget()
+
+        assert hf._box.names() == ["srv.listed", "srv.c", "srv.d"]
+
+
+def test_a_tool_whose_name_is_far_too_long_is_guarded_but_not_kept() -> None:
+    with holdfast.open(":memory:", policies={}) as hf:
+        server = ProxiedServer(hf, "srv")
+        name = "n" * 10_000
+        data = frames.result(1, {"tools": [{"name": name}, {"name": "short"}]})
+
+        server.learn(frames.head(data), Event(data))
+        called = server.tool(name)
+
+        assert called.tool.name == server.full_name(name)
+        assert not server._bound
+        assert list(server._hints) == ["short"]
+
+
 async def test_a_batch_may_say_that_the_tools_have_changed(journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()
