@@ -2238,3 +2238,26 @@ def test_what_is_called_after_a_call_that_was_struck_is_not_taken_for_its_own(
         pay(7)
 
     assert paid == [7]
+
+
+@pytest.mark.parametrize("odd", [{"key": 5}, {"key": "no digits", "result": 1}, {"key": "", "result": 1}, {"tool": []}])
+def test_a_users_own_event_that_looks_like_the_end_of_a_step_hides_no_finished_step(
+    tmp_path: Path, odd: dict[str, object]
+) -> None:
+    made: list[int] = []
+
+    def go_on(run: Run) -> None:
+        for part in range(3):
+            run.step("work", made.append, part)
+
+    with holdfast.open(tmp_path / "runs.db", policies={}) as hf:
+        with pytest.raises(KeyboardInterrupt), hf.run(run_id="odd") as run:
+            go_on(run)
+            run.commit("step_ended", **odd)
+            raise KeyboardInterrupt
+
+        with hf.resume("odd") as run:
+            go_on(run)
+
+        assert made == [0, 1, 2]
+        assert "run_diverged" not in [event.type for event in run.events()]

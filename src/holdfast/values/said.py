@@ -66,7 +66,7 @@ class _Ended(msgspec.Struct, gc=False):
 
 
 def _read(payloads: list[str]) -> list[_Ended]:
-    """The payloads that can be read: all of them in one go, a fifth of the time, unless a user's own event cannot."""
+    """The payloads that can be read: all in one go, which is quicker, unless a user's own event cannot be."""
     try:
         found = _ALL_ENDED.decode(f"[{','.join(payloads)}]")
         if len(found) == len(payloads):
