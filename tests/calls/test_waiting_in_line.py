@@ -605,7 +605,7 @@ async def test_who_is_refused_or_gone_before_its_turn_has_an_id_in_the_log_of_it
         await asyncio.gather(*calls, return_exceptions=True)
 
     log = [(event.type, event.payload["call_id"]) for event in hf.runs.events(run.id) if "tool" in event.payload]
-    assert [type for type, _ in log] == ["tool_started", "tool_denied", "tool_ended", "tool_ended", "tool_ended"]
+    assert [kind for kind, _ in log] == ["tool_started", "tool_denied", "tool_ended", "tool_ended", "tool_ended"]
     assert {type(id) for _, id in log} == {str}
     assert log == [(event.type, event.payload["call_id"]) for event in recorder.events if event.tool is not None]
 
