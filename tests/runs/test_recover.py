@@ -14,7 +14,7 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,7 @@ from tests.runs import durable
 from tests.runs.durable import Killed, Place, stopped, types
 
 from holdfast import ConfigError, Holdfast, InDoubt, LeaseLost, RunCancelled, RunConflict, RunNotFound
+from holdfast.history import RunEventRecord, RunSnapshot
 from holdfast.policy import PolicyBook
 from holdfast.runs.recovery import TOGETHER, call_inside
 from holdfast.stores import MemoryRunStore
@@ -561,8 +562,12 @@ PARTS = st.one_of(
     st.tuples(st.just("nested"), st.integers(0, 2)),  # safe to repeat, and pays
     st.tuples(st.just("spend"), st.integers(1, 3)),
     st.tuples(st.just("together"), st.lists(st.integers(0, 1), min_size=1, max_size=4)),  # pays side by side
+    st.tuples(st.just("stream"), st.integers(0, 2)),
+    st.tuples(st.just("retried"), st.integers(0, 1)),  # fails once, and is tried again
+    st.tuples(st.just("cached"), st.integers(0, 1)),
 )
 PROGRAMS = st.lists(PARTS, min_size=1, max_size=8)
+DOOMED = st.tuples(st.just("doomed"), st.integers(0, 1))  # its first failure ends the run
 
 
 class World:
@@ -570,9 +575,11 @@ class World:
 
     def __init__(self) -> None:
         self.effects: Counter[tuple[str, Any]] = Counter()
+        self.failed: set[tuple[str, Any]] = set()  # what fails only once
         self.points = 0
         self.deaths: set[int] = set()
         self.interrupts: set[int] = set()
+        self.cancels: set[int] = set()
 
     def point(self, place: Place, hf: Holdfast) -> None:
         self.points += 1
@@ -580,6 +587,14 @@ class World:
             place.die(hf)
         if self.points in self.interrupts:
             raise KeyboardInterrupt
+        if self.points in self.cancels:
+            assert hf.current_run is not None
+            hf.current_run.cancel("enough")
+
+    def fail_once(self, what: tuple[str, Any], error: Exception) -> None:
+        if what not in self.failed:
+            self.failed.add(what)
+            raise error
 
 
 class Agent:
@@ -592,6 +607,11 @@ class Agent:
         self.broken = hf.tool("broken", breaker=False, loop=False, idempotent=True, retry=False)(self._broken)
         self.refused = hf.tool("refused")(lambda number: pytest.fail("was called"))
         self.nested = hf.tool("nested", idempotent=True)(lambda number: self.decided(self.pay, number))
+        items = hf.tool("items", idempotent=True)(self._items)
+        self.stream = lambda number: list(items(number))
+        self.retried = hf.tool("retried", idempotent=True)(self._retried)
+        self.cached = hf.tool("cached", read_only=True, cache=1000)(self._fetch)
+        self.doomed = hf.tool("doomed")(self._doomed)
 
     def _pay(self, number: int) -> str:
         self.point()
@@ -614,21 +634,40 @@ class Agent:
         self.point()
         raise ValueError(f"broken {number}")
 
+    def _items(self, number: int) -> Iterator[int]:
+        for item in range(number):
+            self.point()
+            yield item
+
+    def _retried(self, number: int) -> int:
+        self.point()
+        self.world.fail_once(("retried", self.key()), ConnectionError("reset"))
+        return number
+
+    def _doomed(self, number: int) -> str:
+        receipt = self.decided(self.pay, number)
+        self.world.fail_once(("doomed", number), RuntimeError("doomed"))
+        self.effect("doomed", number)
+        return f"{receipt} at last"
+
     def effect(self, tool: str, number: int) -> None:
+        self.world.effects[tool, self.key()] += 1
+
+    def key(self) -> str:
         run = self.hf.current_run
         assert run is not None
-        self.world.effects[tool, run.idempotency_key] += 1
+        return run.idempotency_key
 
     def point(self) -> None:
         self.world.point(self.place, self.hf)
 
-    def decided(self, tool: Any, number: int) -> Any:
+    def decided(self, tool: Any, number: int, more: str = "") -> Any:
         """A careful caller: looks whether the effect is there."""
         try:
             return tool(number)
         except InDoubt as doubt:
             if self.world.effects[doubt.tool, doubt.key]:
-                return doubt.answer(f"receipt {number}")
+                return doubt.answer(f"receipt {number}{more}")
             return doubt.repeat()
 
     async def adecided(self, number: int) -> Any:
@@ -644,8 +683,10 @@ class Agent:
         match kind:
             case "pay":
                 return self.decided(self.pay, what)
-            case "fetch" | "nested":
+            case "fetch" | "nested" | "stream" | "retried" | "cached":
                 return getattr(self, kind)(what)
+            case "doomed":
+                return self.decided(self.doomed, what, " at last")
             case "broken" | "refused":
                 try:
                     return getattr(self, kind)(what)
@@ -671,14 +712,30 @@ class Agent:
         return answers
 
 
-def undisturbed(folder: Path, program: list[tuple[str, Any]]) -> tuple[World, list[Any], Any]:
-    place, world = Place("memory", folder, ManualClock()), World()
-    hf = place.open()
-    with hf.run(run_id="run") as run:
-        answers = Agent(place, hf, world).work(run, program)
-    snapshot = hf.runs.snapshot("run")
-    place.close()
-    return world, answers, snapshot
+def until_done(
+    place: Place, world: World, program: list[tuple[str, Any]], *, moves: Sequence[Place] = ()
+) -> tuple[list[Any], RunSnapshot, list[RunEventRecord]]:
+    """Go on with a run, or with the fork of it, until it is done; at each interrupt it moves to the next of *moves*."""
+    hf, run, left = place.open(), None, list(moves)
+    for _ in range(20):
+        run = hf.run(run_id="run") if run is None else hf.resume(run.id, diverged="raise")
+        try:
+            with run:
+                answers = Agent(place, hf, world).work(run, program)
+            return answers, hf.runs.snapshot(run.id), hf.runs.events(run.id)
+        except (RuntimeError, RunCancelled):
+            continue
+        except KeyboardInterrupt:
+            if left:
+                exported = io.StringIO()
+                hf.runs.export(exported)
+                exported.seek(0)
+                place = left.pop(0)
+                hf = place.open()
+                hf.runs.import_(exported)
+        except Killed:
+            hf = place.open()
+    raise AssertionError("is never done")
 
 
 @pytest.mark.timeout(180)
@@ -687,32 +744,50 @@ def undisturbed(folder: Path, program: list[tuple[str, Any]]) -> tuple[World, li
 def test_however_often_an_agent_dies_it_ends_as_if_it_had_not(
     program: list[tuple[str, Any]], data: st.DataObject, kind: str
 ) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        wanted, answers, snapshot = undisturbed(Path(name), program)
-        place, world = Place(kind, Path(name), ManualClock()), World()
+    with tempfile.TemporaryDirectory() as name, ExitStack() as places:
+        wanted, world = World(), World()
+        answers, snapshot, _ = until_done(somewhere(places, "memory", Path(name)), wanted, program)
         moments = st.sets(st.integers(1, 3 * wanted.points), max_size=4)
         world.deaths, world.interrupts = data.draw(moments), data.draw(moments)
-        hf, begun, got = place.open(), False, None
-        for _ in range(12):
-            try:
-                with hf.resume("run", diverged="raise") if begun else hf.run(run_id="run") as run:
-                    begun = True
-                    got = Agent(place, hf, world).work(run, program)
-                break
-            except KeyboardInterrupt:
-                continue
-            except Killed:
-                hf = place.open()
-        end = hf.runs.snapshot("run")
-        events = hf.runs.events("run")
-        place.close()
+        got, end, events = until_done(somewhere(places, kind, Path(name)), world, program)
 
+    assert_same(world, wanted, got, answers, end, events)
+    assert end.spend == snapshot.spend
+    assert end.tool_calls + end.cached_hits == snapshot.tool_calls + snapshot.cached_hits
+
+
+@pytest.mark.timeout(180)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(program=st.lists(PARTS | DOOMED, min_size=1, max_size=8), data=st.data(), kind=st.sampled_from(durable.KINDS))
+def test_an_agent_that_also_fails_is_cancelled_and_moves_to_other_stores_ends_as_if_it_had_not(
+    program: list[tuple[str, Any]], data: st.DataObject, kind: str
+) -> None:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as places:
+        wanted, world = World(), World()
+        answers, _, _ = until_done(somewhere(places, "memory", Path(name)), wanted, program)
+        moments = st.sets(st.integers(1, 3 * wanted.points), max_size=3)
+        world.deaths, world.interrupts, world.cancels = data.draw(moments), data.draw(moments), data.draw(moments)
+        moves = [somewhere(places, kind, Path(name, str(move))) for move in range(data.draw(st.integers(0, 2)))]
+        got, end, events = until_done(somewhere(places, kind, Path(name)), world, program, moves=moves)
+
+    assert_same(world, wanted, got, answers, end, events)
+
+
+def somewhere(places: ExitStack, kind: str, folder: Path) -> Place:
+    folder.mkdir(exist_ok=True)
+    place = Place(kind, folder, ManualClock())
+    places.callback(place.close)
+    return place
+
+
+def assert_same(
+    world: World, wanted: World, got: list[Any], answers: list[Any], end: RunSnapshot, events: list[RunEventRecord]
+) -> None:
     assert got == answers
     assert (end.status, end.result_text) == ("completed", json.dumps(answers))
     assert set(world.effects.values()) <= {1}
     assert sum(world.effects.values()) == sum(wanted.effects.values())
     assert [event.sequence for event in events] == list(range(len(events)))
-    assert end.spend == snapshot.spend
     assert end.active_tools == ()
 
 
