@@ -153,8 +153,12 @@ class Call:
         execution.as_task = True
         try:
             with execution:
-                for wait in execution.lookup():
-                    yield wait
+                try:
+                    for wait in execution.lookup():
+                        yield wait
+                except ToolTimeout:
+                    self._is_called = True  # perhaps, by an identical call that this one waited for
+                    raise
                 for attempt in execution:
                     with attempt:
                         for wait in attempt.waits():
@@ -221,7 +225,7 @@ class Call:
         """Note that an attempt ends without an answer: the server has failed, unless the client cancelled the call."""
         if not self._is_stopped and self._outcome is None:
             self._tell_circuit(ErrorCategory.TIMEOUT)
-            if self.on_wire:
+            if self.on_wire and not self._session.upstream.take_back(self.wire_id):
                 self._is_called = True
                 self._session.forsake(self.wire_id)
 

@@ -20,7 +20,8 @@ def refusal(error: BaseException, server: str, *, called: bool, repeatable: bool
     """The result that says why a tool of *server* was not called, or gave no answer.
 
     It names the tool without *server*, as the client knows it. *called* if an attempt may have reached the tool, even
-    if *error* says that the last one did not; *repeatable* if calling it again is safe.
+    if *error* says that the last one did not; *repeatable* if calling it again is safe. Only *called* says whether a
+    call that took too long was sent at all.
     """
     called = called or _may_have_called(error)
     if isinstance(error, Denied | ToolTimeout):
@@ -32,8 +33,7 @@ def refusal(error: BaseException, server: str, *, called: bool, repeatable: bool
         facts["reason"] = error.reason
     if isinstance(error, Denied | ServerLost) and error.retry_after is not None and math.isfinite(error.retry_after):
         facts["retry_after_ms"] = math.ceil(error.retry_after * 1000)
-    lost = _lost(error) if isinstance(error, ServerLost) else None
-    text = for_model(error, called=called, repeatable=repeatable, what=lost)
+    text = for_model(error, called=called, repeatable=repeatable, what=_what(error, called=called))
     result: dict[str, object] = {
         "content": [{"type": "text", "text": text}],
         "isError": True,
@@ -43,7 +43,16 @@ def refusal(error: BaseException, server: str, *, called: bool, repeatable: bool
 
 
 def _may_have_called(error: BaseException) -> bool:
-    return error.sent if isinstance(error, ServerLost) else not isinstance(error, ConfigError | Denied)
+    return error.sent if isinstance(error, ServerLost) else not isinstance(error, ConfigError | Denied | ToolTimeout)
+
+
+def _what(error: BaseException, *, called: bool) -> str | None:
+    """What happened, in words of the proxy; None if it has none for *error*."""
+    if isinstance(error, ServerLost):
+        return _lost(error)
+    if isinstance(error, ToolTimeout) and not called:
+        return f"The call of {printable(error.tool)!r} could not be sent within {round(error.seconds, 3):g} s."
+    return None
 
 
 def _lost(error: ServerLost) -> str:

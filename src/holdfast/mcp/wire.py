@@ -83,6 +83,9 @@ class Upstream(Protocol):
     def send(self, data: bytes, head: Head | None, channel: Channel | None = None) -> None:
         """Hand a frame to the server, now or when it is ready; a batch has no *head*."""
 
+    def take_back(self, id: Id) -> bool:
+        """Take back the request *id*; False if the server may have got a part of it."""
+
     def asker(self, channel: Channel) -> bytes | None:
         """The identity of the client at *channel*; None if the server cannot tell its clients apart."""
 

@@ -8,7 +8,7 @@ import socket
 import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,6 +170,21 @@ async def server(answer: Callable[[Reply], Awaitable[object]]) -> AsyncIterator[
     finally:
         stop()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def silent() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """The address of a server that accepts connections and says nothing, and the event that one has ended."""
+    gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        gone.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        yield f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp", gone
 
 
 INITIALIZED = {

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.mcp.http.clients import META, Line, failure_of, frame, gateway, text_of
-from tests.mcp.http.servers import INITIALIZED, STDIO, Reply, plain, server
+from tests.mcp.http.servers import INITIALIZED, STDIO, Reply, plain, server, silent
 
 import holdfast
 from holdfast.errors import ConfigError
@@ -218,6 +218,16 @@ async def test_a_server_that_cannot_be_reached_is_an_error_of_the_request() -> N
         async with httpx.AsyncClient() as http:
             states = {each["name"]: each["state"] for each in (await http.get(address)).json()["servers"]}
             assert states == {"remote": "failed", "local": "ready"}
+
+
+async def test_a_call_whose_time_is_up_while_the_connection_is_made_was_not_made() -> None:
+    hf = holdfast.open(":memory:", policies={"tool": {"remote.*": {"timeout": 0.05}}})
+    async with silent() as (url, _), gateway(remote(url), hf=hf) as address, web(address, "remote") as client:
+        answer = (await client.call_modern("work")).json()
+    hf.close()
+
+    assert failure_of(answer)["called"] is False
+    assert "The tool was not called." in text_of(answer)
 
 
 async def test_a_stream_goes_through_event_by_event_with_ids_and_retry() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.mcp.http.clients import META, failure_of, frame, text_of, wrapped
-from tests.mcp.http.servers import INITIALIZED, Reply, plain, server
+from tests.mcp.http.servers import INITIALIZED, Reply, plain, server, silent
 
 from holdfast.clock import SystemClock
 from holdfast.mcp import frames
@@ -1070,6 +1070,16 @@ async def test_a_call_that_takes_too_long_is_answered_and_the_server_told() -> N
         assert failure_of(await client.call())["kind"] == "ToolTimeout"
 
         await asyncio.wait_for(told.wait(), 20)
+
+
+async def test_a_call_whose_time_is_up_while_the_connection_is_made_was_not_made() -> None:
+    policies = {"tool": {"server.*": {"timeout": 0.05}}}
+    async with silent() as (url, gone), wrapped(url, policies=policies, begins=False) as client:
+        answer = await client.call()
+
+        assert failure_of(answer) == {"kind": "ToolTimeout", "category": "timeout", "called": False}
+        assert "The tool was not called." in text_of(answer)
+        await asyncio.wait_for(gone.wait(), 1.0)  # nor is it sent from now on
 
 
 async def test_hundreds_of_calls_are_in_flight_at_once() -> None:

@@ -301,6 +301,26 @@ async def test_the_pauses_grow_and_after_five_failures_it_is_started_only_when_a
         assert text((await within(call))["result"]) == "again"
 
 
+async def test_a_call_whose_time_is_up_before_there_is_a_server_to_send_it_to_was_not_made(
+    journal: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    broken = tmp_path / "broken"
+    async with Stage(journal, f"refuses-with={broken}", clock=clock) as client:
+        await client.initialize()
+        await client.result("write", do="kill")
+        broken.touch()
+        call = client.call("write", say="late")
+        await paused(clock, 1)
+
+        clock.advance(50.1)
+        result = (await within(call))["result"]
+
+        assert failure(result)["kind"] == "ToolTimeout"
+        assert failure(result)["called"] is False
+        assert "could not be sent within 50 s. The tool was not called." in text(result)
+        assert client.effects("write") == 1
+
+
 async def test_a_server_that_dies_five_times_in_a_row_is_started_only_when_asked(
     journal: Path, clock: ManualClock
 ) -> None:

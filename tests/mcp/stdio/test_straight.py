@@ -15,7 +15,7 @@ from tests.mcp.stdio.client import Client, Stage, failure, settle, text, within
 from tests.mcp.stdio.conftest import Wrap
 
 import holdfast
-from holdfast.mcp.frames import Head
+from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.server import DEFAULTS, ProxiedServer
 from holdfast.mcp.session import Session
@@ -116,6 +116,9 @@ class Odd(Client):
     def answer(self, id: Any, said: str = "done", **more: object) -> None:
         result = {"content": [{"type": "text", "text": said}], **more}
         self.listener.arrive(Event(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}).encode()))
+
+    def take_back(self, id: Id) -> bool:
+        return False
 
     def asker(self, channel: Channel) -> None:
         return

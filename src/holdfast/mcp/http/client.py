@@ -16,6 +16,7 @@ import struct
 import termios
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextvars import ContextVar
 from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -151,8 +152,14 @@ class Client:
             max_headers=MOST_FIELDS,
         )
 
-    async def send(self, method: str, url: URL, headers: Pairs, data: bytes | None) -> Response:
-        """Send a request, whose *headers* the caller has checked; no redirect is followed."""
+    async def send(
+        self, method: str, url: URL, headers: Pairs, data: bytes | None, on_write: Callable[[], object] = lambda: None
+    ) -> Response:
+        """Send a request, whose *headers* the caller has checked; no redirect is followed.
+
+        *on_write* is called when there is a connection, before the first byte is written.
+        """
+        _on_write.set(on_write)
         skipped = None if data is None or any(name == "content-type" for name, _ in headers) else ("content-type",)
         if self._session.closed:
             raise ServerLost(f"{self._target} cannot be asked: the connections to it are closed", sent=False)
@@ -248,6 +255,9 @@ def _as_sent(value: str) -> str:
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
+# Of the request that the current task sends: aiohttp makes the object for it, and has no place for more.
+_on_write: Final[ContextVar[Callable[[], object]]] = ContextVar("holdfast_on_write")
+
 
 class _Stale(Exception):
     """The server has closed a kept connection, or sent data that was not asked for; nothing was written to it."""
@@ -265,6 +275,7 @@ def _requests(idle: set[asyncio.Transport]) -> type[aiohttp.ClientRequest]:
                 if conn.protocol is None or conn.protocol.should_close or _is_readable(transport):
                     raise _Stale
             conn.add_callback(partial(_given_back, conn, idle))
+            _on_write.get()()
             return await super().send(conn)
 
     return Request

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
 
@@ -68,13 +68,18 @@ class Endpoint:
         self._is_shared = is_shared
         self._keeps_cookies = not is_shared and "cookie" not in self._fixed
 
-    async def open(self, method: str, headers: Headers, data: bytes | None = None) -> Response:
-        """Send a request; the caller must read and close the response. Raise `ServerLost` if there is none."""
+    async def open(
+        self, method: str, headers: Headers, data: bytes | None = None, on_write: Callable[[], object] = lambda: None
+    ) -> Response:
+        """Send a request; the caller must read and close the response. Raise `ServerLost` if there is none.
+
+        *on_write* is called before the first byte is written.
+        """
         pairs = self._pairs(headers)
         client = self._client
         if client is None:
             client = self._client = Client(self.target, self._given, keeps_cookies=self._keeps_cookies)
-        response = await client.send(method, self._url, pairs, data)
+        response = await client.send(method, self._url, pairs, data, on_write)
         for _ in range(MOST_REDIRECTS):
             following = self._following(method, response)
             if following is None:

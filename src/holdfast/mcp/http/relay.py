@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.mcp import frames
 from holdfast.mcp.batch import line_of
-from holdfast.mcp.frames import Head
+from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.http.client import Response
 from holdfast.mcp.http.endpoint import (
@@ -60,7 +60,7 @@ class Post:
     `waiting` are the ids of those that are not answered.
     """
 
-    __slots__ = ("asks", "data", "exchange", "head", "waiting")
+    __slots__ = ("asks", "data", "exchange", "head", "is_sent", "waiting")
 
     def __init__(self, exchange: Exchange, data: bytes | None = None, head: Head | None = None) -> None:
         self.exchange = exchange
@@ -68,6 +68,11 @@ class Post:
         self.head = head
         self.waiting = frames.asked(data, head) if data is not None else set()
         self.asks = bool(self.waiting)
+        self.is_sent = False  # at least in part
+
+    def note_sent(self) -> None:
+        """Note that it is being written."""
+        self.is_sent = True
 
 
 class Relay:
@@ -115,6 +120,10 @@ class Relay:
         post = Post(exchange, data, head)
         self._start(self._perform(post), post)
 
+    def take_back(self, id: Id) -> bool:
+        task, post = self._asking(id)
+        return task is not None and post is not None and not post.is_sent and task.cancel()
+
     def asker(self, channel: Channel) -> bytes | None:
         """A digest of what tells the server who a client is: its token, its cookies, any other header of its own."""
         exchange = _exchange(channel)
@@ -158,11 +167,15 @@ class Relay:
     def _cancel(self, head: Head, exchange: Exchange) -> bool:
         """End the request that a cancel is for; True if the server needs no further notice."""
         id = frames.params(head).requestId
-        task, post = next((each for each in self._posts.items() if id in each[1].waiting), (None, None))
+        task, post = self._asking(id)
         is_all = self._http is None and exchange.is_modern  # the server learns of it by the end of the stream
         if task is not None and post is not None:
             task.cancel() if is_all else forgo_later(post.waiting, id, task.cancel)
         return is_all
+
+    def _asking(self, id: Id | None) -> tuple[asyncio.Task[None], Post] | tuple[None, None]:
+        """The request *id* that is on its way, with its task."""
+        return next((each for each in self._posts.items() if id in each[1].waiting), (None, None))
 
     # -- a frame of the client -----------------------------------------------------------------------------------------
 
@@ -206,7 +219,8 @@ class Relay:
 
     async def _ask(self, method: str, headers: Pairs, post: Post) -> Response:
         """Send it once; cookies and the session's id are for this client, which gets the id that it knows."""
-        response = await self._endpoint.open(method, headers, post.data)
+        post.is_sent = False  # what the server refused before does not count
+        response = await self._endpoint.open(method, headers, post.data, post.note_sent)
         if response.is_success:
             self._client, self._welcome = (post.exchange.pairs, post.exchange.headers), post.exchange.headers
         own = [pair for pair in response.pairs if pair[0] == COOKIE]

@@ -55,7 +55,12 @@ class Post:
         self.version = self.params.protocol  # None if it belongs to a session
         self.last_id: str | None = None
         self.retry: float | None = None
+        self.is_sent = False  # at least in part
         self.task: asyncio.Task[None] | None = None
+
+    def note_sent(self) -> None:
+        """Note that it is being written."""
+        self.is_sent = True
 
 
 class HttpUpstream:
@@ -93,6 +98,12 @@ class HttpUpstream:
             post.task.add_done_callback(partial(self._forget, id, post))
         if not post.waiting:
             self._ordered = post.task
+
+    def take_back(self, id: Id) -> bool:
+        post = self._posts.get(id)
+        if post is None or post.task is None or post.is_sent:
+            return False
+        return post.task.cancel()
 
     def asker(self, channel: Channel) -> None:
         """None: the server has one client only."""
@@ -187,7 +198,8 @@ class HttpUpstream:
 
     async def _ask(self, post: Post) -> ServerLost | None:
         """Send a frame and pass on the answer; return the refusal if the status is an error."""
-        response = await self._endpoint.open("POST", self._headers(post), post.data)
+        post.is_sent = False  # what the server refused before does not count
+        response = await self._endpoint.open("POST", self._headers(post), post.data, post.note_sent)
         if not response.is_success:
             return await self._endpoint.refusal(response)
         with closing(response):

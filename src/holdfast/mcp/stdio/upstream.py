@@ -98,6 +98,10 @@ class ChildUpstream:
         if self.condition.state == "failed":
             self._start()
 
+    def take_back(self, id: Id) -> bool:
+        """False: what is written to a pipe stays there, and a call is sent only once the server is ready."""
+        return False
+
     def asker(self, channel: Channel) -> None:
         """None: the server knows one client only."""
 
