@@ -12,9 +12,10 @@ from holdfast.mcp.frames import Head
 from holdfast.mcp.ids import Ids
 
 # Methods that `note` always has to see; other frames only while the client's protocol version is unknown.
-NOTED: Final = frozenset({
-    "initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "resources/unsubscribe",
-})  # fmt: skip
+NOTED: Final = frozenset({"initialize", "notifications/initialized"})
+SET_UP: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})  # for `accepted`
+MOST_SUBSCRIBED: Final = 10_000  # subscriptions that a new server is told; beyond that the oldest are not
+LONGEST_SUBSCRIBED: Final = 10_000  # bytes of a request for one; a longer one is not told
 MODERN: Final = "2026-07-28"  # from this version on there is no handshake: each request carries its version
 
 
@@ -27,7 +28,7 @@ class Handshake:
         self.is_done = False
         self.meta: Any = None  # metadata of the last noted request that needed no handshake
         self._initialize: bytes | None = None
-        self._initialized: bytes | None = None
+        self.initialized: bytes | None = None  # the notification; `restores` tells it
         self._level: bytes | None = None
         self._subscribed: dict[str, bytes] = {}  # by uri
         self._ids = Ids()
@@ -47,16 +48,23 @@ class Handshake:
         if head.method == "initialize":
             self._initialize = data
         elif head.method == "notifications/initialized":
-            self._initialized = data
-        elif head.method == "logging/setLevel":
-            self._level = data
-        elif head.method == "resources/subscribe" and (uri := frames.params(head).uri) is not None:
-            self._subscribed[uri] = data
-        elif head.method == "resources/unsubscribe" and (uri := frames.params(head).uri) is not None:
-            self._subscribed.pop(uri, None)
+            self.initialized = data
         elif self._initialize is None and head.is_request:
             if (protocol := frames.params(head).protocol) is not None:
                 self.protocol, self.meta = protocol, frames.meta(head.params)
+
+    def accepted(self, data: bytes) -> None:
+        """Remember a request of the client for a log level or a subscription, which the server has accepted."""
+        head = frames.head(data)
+        uri = frames.params(head).uri
+        if head.method == "logging/setLevel":
+            self._level = data
+        elif uri is not None:
+            self._subscribed.pop(uri, None)
+            if head.method == "resources/subscribe" and len(data) <= LONGEST_SUBSCRIBED:
+                self._subscribed[uri] = data
+            if len(self._subscribed) > MOST_SUBSCRIBED:
+                del self._subscribed[next(iter(self._subscribed))]
 
     def answered(self, head: Head) -> None:
         """Note the server's answer to `initialize` or `server/discover`."""
@@ -77,8 +85,8 @@ class Handshake:
 
     def restores(self) -> Iterator[bytes]:
         """The frames that follow it: `notifications/initialized`, the log level, the subscriptions."""
-        if self._initialized is not None:
-            yield self._initialized
+        if self.initialized is not None:
+            yield self.initialized
         for data in filter(None, (self._level, *self._subscribed.values())):
             yield frames.with_id(data, self._ids.next())
 

@@ -19,48 +19,20 @@ from holdfast.mcp.alarm import Alarm
 from holdfast.mcp.batch import Batch, unbatched
 from holdfast.mcp.calling import Call
 from holdfast.mcp.frames import LOST, Head, Id
-from holdfast.mcp.handshake import NOTED, Handshake
+from holdfast.mcp.handshake import NOTED, SET_UP, Handshake
 from holdfast.mcp.ids import Ids
+from holdfast.mcp.passed import Passed, Unanswered
 from holdfast.mcp.progress import Progress
 from holdfast.mcp.questions import Questions
 from holdfast.mcp.server import ProxiedServer
 from holdfast.mcp.wire import Channel, Event, ServerLost, Upstream
 
 MOST_STOPPED: Final = 1000  # cancelled requests whose late answers are still passed on
-MOST_SENDS: Final = 3  # of one request that changes nothing, each to another server process
-# Requests that change nothing, and may be sent to a new server if the old one died before it answered.
-SAFE: Final = {
-    "initialize", "ping", "tools/list", "resources/list", "resources/templates/list", "resources/read",
-    "resources/subscribe", "resources/unsubscribe", "prompts/list", "prompts/get", "completion/complete",
-    "logging/setLevel", "server/discover", "subscriptions/listen", "tasks/get", "tasks/list", "tasks/result",
-}  # fmt: skip
 # Methods of the client that the session deals with, instead of only passing them on; then those of the server.
 _TAKEN: Final = {"tools/call", "notifications/cancelled"}
 _HEEDED: Final = {"notifications/progress", "notifications/tools/list_changed", "notifications/cancelled"}
 
 _log = logging.getLogger("holdfast")
-
-
-class Passed:
-    """A request that is not a guarded call, on its way to the server; the client knows it under *id*."""
-
-    __slots__ = ("channel", "data", "head", "id", "sends")
-
-    def __init__(self, id: Any, head: Head, data: bytes, channel: Channel) -> None:
-        self.id = id
-        self.head = head
-        self.data = data
-        self.channel = channel
-        self.sends = 1
-
-    @property
-    def may_be_sent_again(self) -> bool:
-        """True if it may be sent to the next server, since this one died before it answered."""
-        return self.head.method in SAFE and self.sends < MOST_SENDS
-
-    def reply(self, event: Event, head: Head) -> None:
-        """Send an answer of the server to the client, under the id that the client expects."""
-        self.channel.send(event.under(self.id, head))
 
 
 class Session:
@@ -83,8 +55,9 @@ class Session:
         self._calls: dict[Any, Call] = {}  # the same by the client's id; the last of several with one id
         self._progress: dict[Any, Progress] = {}  # by token
         self._pending: dict[Any, Call | Passed] = {}  # what the server has to answer, by the id that it knows
+        self._passed = Unanswered()  # those of them that are not calls
         # Cancelled by the client and not answered by the server, the oldest first; the client gets a late answer.
-        self._stopped: dict[Any, Call | Passed] = {}
+        self._stopped: dict[Any, Passed] = {}
         self._questions = Questions(self.alarm.hold)  # no time limit runs while a person or a model answers
         self._idle = asyncio.Event()
         self._ids = Ids()
@@ -149,7 +122,7 @@ class Session:
             if head is not None:
                 self._note(head, part)
                 if head.is_request:
-                    self._pending[head.id] = Passed(head.id, head, part, answers)
+                    self._expect(head.id, Passed(head.id, head.method, answers, part))
         self.upstream.send(data, None, channel)
 
     def _receive(self, head: Head, data: bytes, channel: Channel) -> None:
@@ -169,8 +142,14 @@ class Session:
         """Pass on a request that is not a guarded call."""
         self._note(head, data)
         data, sent = frames.renamed(data, head, self.free_id(head.id))
-        self._pending[sent.id] = Passed(head.id, sent, data, channel)
+        self._expect(sent.id, Passed(head.id, sent.method, channel, data))
         self.upstream.send(data, sent, channel)
+
+    def _expect(self, id: Any, passed: Passed) -> None:
+        """Note a request that the server has to answer under *id*; if there are too many, the oldest one fails."""
+        self._pending[id] = passed
+        for oldest in self._passed.add(id, passed):
+            self.failed(oldest, ServerLost("the server has left too many requests unanswered; this was the oldest"))
 
     def _answer_question(self, head: Head, data: bytes, channel: Channel) -> None:
         """Pass on the client's answer to a request of the server."""
@@ -210,14 +189,14 @@ class Session:
             if call.on_wire:
                 named = data if call.wire_id == id else frames.with_params(data, requestId=call.wire_id)
                 self.upstream.send(named, head, channel)
-                self._stopped[call.wire_id] = call
             call.channel = unbatched(call.channel)
+            if call.on_wire:
+                self._stopped[call.wire_id] = Passed(call.id, "tools/call", call.channel)
             call.stop()
         else:
             asked = self._pending.get(id)
             if isinstance(asked, Passed):
-                asked.channel = unbatched(asked.channel)
-                self._stopped[id] = asked
+                self._stopped[id] = Passed(asked.id, asked.method, unbatched(asked.channel))
                 self.drop(id)
             self.upstream.send(data, head, channel)
         while len(self._stopped) > MOST_STOPPED:
@@ -229,8 +208,15 @@ class Session:
 
     def drop(self, id: Any) -> None:
         """Forget the request *id*, for whose answer the client no longer waits."""
-        self._pending.pop(id, None)
+        self._take(id)
         self._settled()
+
+    def _take(self, id: Any) -> Call | Passed | None:
+        """Forget the request *id*, and return it."""
+        asked = self._pending.pop(id, None)
+        if isinstance(asked, Passed):
+            self._passed.remove(id)
+        return asked
 
     # -- for calls -----------------------------------------------------------------------------------------------------
 
@@ -335,7 +321,7 @@ class Session:
         return event._replace(data=frames.with_params(event.data, requestId=id))
 
     def _answer(self, head: Head, event: Event) -> None:
-        asked = self._pending.pop(head.id, None)
+        asked = self._take(head.id)
         if isinstance(asked, Call):
             asked.take(event, head)
         elif asked is not None:
@@ -353,17 +339,19 @@ class Session:
 
     def _learn(self, asked: Passed, head: Head, event: Event) -> Event:
         """Learn from an answer about the server and its tools; return it, changed if tools are hidden."""
-        method = asked.head.method
+        method = asked.method
         if method in ("initialize", "server/discover") and head.result:
             self.handshake.answered(head)
             self.changed()
             return self.server.announce(head, event)
         if method == "tools/list" and head.result:
             return self.server.learn(head, event, self.upstream.asker(asked.channel))
+        if method in SET_UP and asked.data is not None and not head.is_refusal:
+            self.handshake.accepted(asked.data)
         return event
 
     def failed(self, id: Id, error: ServerLost) -> None:
-        asked = self._pending.pop(id, None)
+        asked = self._take(id)
         if isinstance(asked, Call):
             asked.lose(error)
         elif asked is not None:
@@ -378,9 +366,9 @@ class Session:
         self.server.settle(error.category)
         error.counted = True
         for id, asked in list(self._pending.items()):
-            if isinstance(asked, Passed) and asked.may_be_sent_again:
-                asked.sends += 1
-                self.upstream.send(asked.data, asked.head, asked.channel)
+            data = asked.again() if isinstance(asked, Passed) else None
+            if data is not None:
+                self.upstream.send(data, frames.head(data), asked.channel)
             else:
                 self.failed(id, error)
 
@@ -394,6 +382,6 @@ class Session:
                 self._tell(Event(frames.notification(method)))
             return
         for asked in list(self._pending.values()):
-            if isinstance(asked, Passed) and asked.head.method == "subscriptions/listen":
+            if isinstance(asked, Passed) and asked.method == "subscriptions/listen":
                 meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": asked.id}}
                 asked.channel.send(Event(frames.notification(method, meta)))

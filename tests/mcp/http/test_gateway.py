@@ -298,6 +298,38 @@ async def test_a_stream_that_the_server_ends_again_and_again_is_taken_up_each_ti
             assert text_of(await stream.frame()) == "late"
 
 
+async def test_a_second_attempt_to_resume_that_the_server_refuses_takes_nothing_from_the_first() -> None:
+    go = asyncio.Event()
+
+    async def answer(reply: Reply) -> None:
+        if reply.request.method != "GET":
+            await plain(call)(reply)
+        elif go.is_set():
+            await reply.whole(409)
+        else:
+            await reply.stream(": alive")
+            await go.wait()
+            await refused.wait()
+            await reply.frame("8", id=1, result={"content": [{"type": "text", "text": "late"}]})
+            await reply.end()
+
+    async def call(reply: Reply) -> None:
+        await reply.stream("id: 7\ndata:")
+        await reply.end()
+
+    refused = asyncio.Event()
+    async with server(answer) as made, gateway(remote(made.url)) as address, web(address, "remote") as client:
+        await client.begin()
+        await client.call(id=1)
+        async with client.stream("GET", last_event_id="7") as stream:
+            go.set()
+            async with client.stream("GET", last_event_id="7") as second:
+                assert second.response.status_code == 409
+            refused.set()
+
+            assert text_of(await stream.frame()) == "late"
+
+
 async def test_an_answer_that_was_lost_on_the_way_to_the_client_is_said_again() -> None:
     async def answer(reply: Reply) -> None:
         if reply.request.method == "GET":

@@ -270,6 +270,25 @@ async def test_a_session_that_is_forgotten_again_is_begun_anew_again() -> None:
             assert text_of(await client.call()) == current
 
 
+async def test_a_session_that_is_forgotten_before_the_end_of_the_handshake_is_told_that_end_once() -> None:
+    async def answer(reply: Reply) -> None:
+        request = reply.request
+        if request.method != "POST":
+            await reply.whole(405)
+        elif request.asks == "initialize":
+            await reply.result(INITIALIZED, mcp_session_id=f"s{len(made.asked('initialize'))}")
+        elif request.headers["mcp-session-id"] == "s1":
+            await reply.whole(404)
+        else:
+            await (reply.text() if "id" in request.frame else reply.whole(202))
+
+    async with server(answer) as made, wrapped(made.url) as client:
+        assert text_of(await client.call()) == "done"
+
+        told = made.asked("notifications/initialized")
+        assert [request.headers["mcp-session-id"] for request in told] == ["s1", "s2"]
+
+
 async def test_it_is_begun_anew_once_for_all_who_notice() -> None:
     async with server(forgetful()) as made, wrapped(made.url) as client:
         for id in range(1, 51):
@@ -504,12 +523,23 @@ async def test_a_null_error_beside_the_answer_to_a_new_handshake_is_no_refusal()
 
 
 async def test_level_and_subscriptions_are_restored_in_a_new_session() -> None:
-    async with server(forgetful()) as made, wrapped(made.url) as client:
-        client.say(id=1, method="logging/setLevel", params={"level": "debug"})
-        await client.next()
+    async def answer(reply: Reply) -> None:
+        request = reply.request
+        if request.method == "POST" and request.asks == "initialize":
+            await reply.result(INITIALIZED, mcp_session_id=f"s{len(made.asked('initialize'))}")
+        elif request.method == "POST" and request.asks == "tools/call" and request.headers["mcp-session-id"] == "s1":
+            await reply.whole(404)
+        else:
+            await plain(works)(reply)
 
-        second = [request.asks for request in made.requests if request.headers.get("mcp-session-id") == "s1"]
-        assert second[:2] == ["notifications/initialized", "logging/setLevel"]
+    async with server(answer) as made, wrapped(made.url) as client:
+        await client.ask("logging/setLevel", level="debug")
+        await client.ask("resources/subscribe", uri="a:1")
+        await client.call()
+
+        posts = [request for request in made.requests if request.method == "POST"]
+        second = [request.asks for request in posts if request.headers.get("mcp-session-id") == "s2"]
+        assert second == ["notifications/initialized", "logging/setLevel", "resources/subscribe", "tools/call"]
 
 
 # --- streams that break ---

@@ -86,6 +86,8 @@ class Server:
         elif method == "tools/list":
             tools = [{"name": name, "inputSchema": {}, "annotations": said} for name, said in self.tools.items()]
             self.say(result(id, {"tools": tools}))
+        elif method in ("logging/setLevel", "resources/subscribe") and "refused" in params.values():
+            self.say(failure(id, -32602, "refused"))
         elif method in ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"):
             self.say(result(id, {}))
         elif method in ("resources/read", "custom/do"):

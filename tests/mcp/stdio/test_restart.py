@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from tests.mcp.stdio.client import INITIALIZE, Stage, command, failure, settle, text, until, within
 
-from holdfast.mcp import frames, questions
+from holdfast.mcp import frames, handshake, questions
 from holdfast.mcp.handshake import Handshake
 from holdfast.mcp.ids import Ids
 from holdfast.mcp.stdio.upstream import MOST_QUEUED, REPLAY_PATIENCE
@@ -44,6 +46,54 @@ async def test_the_handshake_the_level_and_the_subscriptions_are_told_to_the_new
             ("resources/subscribe", {"uri": "a:3"}),
         ]
         assert told[6][0] == "tools/call"
+
+
+async def test_what_the_server_refused_is_not_told_to_the_new_server(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        await client.ask("logging/setLevel", {"level": "debug"})
+        await client.ask("logging/setLevel", {"level": "refused"})
+        await client.ask("resources/subscribe", {"uri": "a:1"})
+        await client.ask("resources/subscribe", {"uri": "refused"})
+        before = len(client.journal())
+
+        await client.result("read", do=["kill", "answer"])
+
+        told = [entry.get("params") for entry in client.journal()[before + 1 :]]
+        assert told[3:5] == [{"level": "debug"}, {"uri": "a:1"}]
+        assert {"level": "refused"} not in told
+        assert {"uri": "refused"} not in told
+
+
+async def test_only_so_many_subscriptions_are_told_to_the_new_server(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "MOST_SUBSCRIBED", 2)
+    async with Stage(journal) as client:
+        await client.initialize()
+        for uri in ("a:1", "a:2", "a:1", "a:3", "a:" + "4" * 20_000):
+            await client.ask("resources/subscribe", {"uri": uri})
+        before = len(client.journal())
+
+        await client.result("read", do=["kill", "answer"])
+
+        told = [entry.get("params") for entry in client.journal()[before + 1 :] if "subscribe" in entry["method"]]
+        assert told == [{"uri": "a:1"}, {"uri": "a:3"}]
+
+
+async def test_the_end_of_the_handshake_is_told_to_a_new_server_once(journal: Path, clock: ManualClock) -> None:
+    async with Stage(journal, clock=clock) as client:
+        begun = await client.ask("initialize", INITIALIZE)
+        os.kill(int(begun["result"]["serverInfo"]["version"]), signal.SIGKILL)
+        await client.turns("restarting")
+        client.tell("notifications/initialized")
+        await paused(clock, 1)
+        clock.advance(1.0)
+
+        await client.ask("ping")
+
+        told = [entry["method"] for entry in client.journal()]
+        assert told == ["start", "initialize", "start", "initialize", "notifications/initialized", "ping"]
 
 
 async def test_a_new_server_is_ready_even_while_the_client_does_not_read(journal: Path) -> None:
@@ -118,13 +168,13 @@ async def test_what_is_said_while_it_is_started_waits_for_it_in_order(journal: P
 
 
 def test_a_handshake_that_names_no_capabilities_is_told_to_the_new_server_too() -> None:
-    handshake = Handshake()
+    made = Handshake()
     asked = frames.request(1, "initialize", INITIALIZE)
-    handshake.note(frames.head(asked), asked)
+    made.note(frames.head(asked), asked)
 
-    handshake.answered(frames.head(frames.result(1, {"protocolVersion": "2025-06-18", "capabilities": None})))
+    made.answered(frames.head(frames.result(1, {"protocolVersion": "2025-06-18", "capabilities": None})))
 
-    assert handshake.begins is not None
+    assert made.begins is not None
 
 
 async def test_the_last_words_of_a_server_are_not_those_of_the_one_before(journal: Path) -> None:

@@ -321,18 +321,22 @@ class Relay:
             exchange.end()
 
     def _take_up(self, last: str, exchange: Exchange) -> None:
-        """A client resumes after the event *last*: *exchange* succeeds the broken stream, and may break in its turn."""
+        """A client wants to resume after the event *last*: until the server agrees, *exchange* succeeds the broken
+        stream only if no other does.
+        """
         for broken in self._broken:
-            if last in broken.ids:
+            if last in broken.ids and (broken.successor is None or not broken.successor.is_open):
                 broken.successor = exchange
-        self._broken.append(exchange)
 
     def _go_on(self, last: str, exchange: Exchange) -> None:
-        """The server resumes after *last*: end the old stream, whose break the client may have noticed before us."""
+        """The server resumes after *last*: end the old stream, whose break the client may have noticed before us. The
+        new one may break in its turn.
+        """
         for broken in [*self._broken, *(post.exchange for post in self._posts.values())]:
             if last in broken.ids:
                 broken.successor = exchange
                 broken.end()
+        self._broken.append(exchange)
 
     def _repeat(self, event: Event, exchange: Exchange) -> bool:
         """Pass a repeated answer to a client that missed it, past guards and records, which saw it before.

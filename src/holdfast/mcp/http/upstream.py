@@ -188,6 +188,8 @@ class HttpUpstream:
             await session.renew(id, refusal, {})
             if (post.head is not None and post.head.is_answer) or post.method == "notifications/cancelled":
                 return  # it was for the old session
+            if post.data is session.handshake.initialized:
+                return  # the new session was told that as it began
             refusal = await self._ask(post)
             if session.id is not None and refusal is not None and says_lost(refusal):
                 raise refusal

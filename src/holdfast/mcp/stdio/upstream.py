@@ -182,7 +182,8 @@ class ChildUpstream:
         self._live = child
         waiting, self._queue, self._queued = self._queue, deque(), 0
         for data in waiting:
-            child.write(data)
+            if begins is None or data is not self._handshake.initialized:  # otherwise it was told that already
+                child.write(data)
         self._press()
 
     async def _replay(self, child: Child, begins: bytes) -> None:
