@@ -114,6 +114,44 @@ def test_a_text_without_an_end_is_looked_at_once() -> None:
         frames.head(b'{"id":1,"result":"' + rb"\"" * 2**20)
 
 
+LEVELS = 1_600_000
+TOO_ODD = {
+    "too many numbers that are none": b'{"id":1,"result":[' + b"NaN," * 150_000 + b"1]}",
+    "too many halves": b'{"id":1,"result":"' + b"\\ud800" * 150_000 + b'"}',
+    "too many texts with halves": b'{"id":1,"result":[' + b'"\\ud800",' * 150_000 + b"1]}",
+    "too long": b'{"id":1,"result":[NaN,"' + b"x" * 2**24 + b'"]}',
+    "too deep": b'{"id":1,"result":' + b"[" * LEVELS + b"]" * LEVELS + b"}",
+}
+
+
+@pytest.mark.parametrize("odd", TOO_ODD.values(), ids=TOO_ODD)
+def test_a_frame_that_would_hold_up_all_others_is_not_read(odd: bytes) -> None:
+    with pytest.raises(frames.TooOdd):
+        frames.head(odd)
+
+
+@pytest.mark.parametrize("batch", [b"[" + b"{}," * 10_000 + b"{}]", b'["' + b"x" * 2**24 + b'"]'])
+def test_a_batch_that_would_hold_up_all_others_is_not_read(batch: bytes) -> None:
+    with pytest.raises(frames.TooOdd):
+        frames.batch(batch)
+
+
+def test_what_is_not_odd_does_not_count() -> None:
+    data = b'{"id":1,"result":[NaN,' + b'"a","\\u00e9",-1,{"N":"\\\\ud800"},' * 50_000 + b"Infinity]}"
+
+    result = json.loads(bytes(frames.head(data).result))
+
+    assert result[:3] == ["NaN", "a", "\u00e9"]
+    assert result[-2:] == [{"N": "\\ud800"}, "Infinity"]
+
+
+def test_long_content_is_not_taken_apart() -> None:
+    content = msgspec.Raw(json.dumps([{"type": "text", "text": "connection refused"}, *([{}] * 400_000)]).encode())
+
+    assert "connection refused" in frames.texts(content)
+    assert len(frames.texts(content)) == frames.MOST_TEXT
+
+
 def test_an_answer_may_have_a_method_that_is_null() -> None:
     assert frames.head(b'{"id":1,"method":null,"result":{}}').is_answer
 

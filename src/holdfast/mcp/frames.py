@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -14,6 +14,12 @@ Id = str | int | float  # as JSON-RPC has it; 1 and "1" are two ids
 
 DEEPEST: Final = 200  # levels of nesting that are read of a frame that has too many
 MOST_TEXT: Final = 4000  # characters that are read of a tool's texts
+LONGEST_CONTENT: Final = 2**20  # bytes of content in which texts are looked for
+# Reading a batch, or a frame that is not plain JSON, is slow, and nothing else is done meanwhile. So it has limits.
+LONGEST_REPAIRED: Final = 16 * 2**20  # bytes of such a frame, or of a batch
+MOST_REPAIRED: Final = 100_000  # places that are repaired
+MOST_MARKS: Final = 3_000_000  # brackets and texts of a frame with too many levels
+MOST_IN_BATCH: Final = 10_000  # frames
 
 # Codes of errors: those of JSON-RPC, and some of MCP.
 PARSE_ERROR: Final = -32700
@@ -24,6 +30,10 @@ INTERNAL_ERROR: Final = -32603
 LOST: Final = -32000  # ours: the server gave no answer
 NO_SESSION: Final = -32001
 HEADER_MISMATCH: Final = -32020
+
+
+class TooOdd(msgspec.DecodeError):
+    """It may be a frame or a batch, but to read it would take too long."""
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -121,7 +131,7 @@ _ERROR = msgspec.json.Decoder(RpcError)
 _PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SOME_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _WITH_META = msgspec.json.Decoder(_WithMeta)
-_BATCH = msgspec.json.Decoder(list[msgspec.Raw])
+_BATCH = msgspec.json.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MOST_IN_BATCH)])
 _ANYTHING = msgspec.json.Decoder()
 # The escape of a lone surrogate, which JavaScript writes where it has cut a text in the middle of a character.
 _HALF = re.compile(
@@ -130,7 +140,13 @@ _HALF = re.compile(
 )
 # Matches a string as a whole, whatever it holds; also one without an end, so that no byte is scanned twice.
 _TEXT = rb'(?s:"(?:[^"\\]++|\\.)*+"?)'
-_ODD = re.compile(_TEXT + rb"|(?P<number>NaN|-?Infinity)")  # not JSON numbers, but Python writes them
+# Matches as much as possible that is not odd, at once: strings without surrogates, and what stands between strings.
+_PLAIN = rb"""(?sx: (?:
+    [^"NI-]++ | N(?!aN) | -?+I(?!nfinity) | -(?!I)
+    | " (?: [^"\\]++ | \\ (?: [^u] | u(?![dD][89a-fA-F]) ) )*+ "
+)++ )"""
+# NaN and Infinity are no JSON numbers, but Python writes them.
+_ODD = re.compile(_PLAIN + rb"|(?P<number>NaN|-?Infinity)|(?P<text>" + _TEXT + rb")")
 _MARK = re.compile(_TEXT + rb"|[\[\]{}]")
 _JSON = msgspec.json.Encoder()
 NO_PARAMS = AnyParams()
@@ -146,17 +162,26 @@ def read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
     Raise a `DecodeError` if *data* cannot be decoded even then.
     """
     try:
-        return decoder.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise msgspec.DecodeError(str(error)) from None
+        return _read_plain(decoder, data)
     except msgspec.ValidationError:  # valid JSON of another shape: there is nothing to repair
         raise
     except msgspec.DecodeError:
         whole = bytes(data)
-        mended = _ODD.sub(_mend, whole)
+        if len(whole) > LONGEST_REPAIRED:
+            raise TooOdd(f"a frame over {LONGEST_REPAIRED} bytes must be plain JSON") from None
+        mended, count = _ODD.subn(_mend, whole, 2 * MOST_REPAIRED)  # every second match is one that is not odd
+        if count == 2 * MOST_REPAIRED:
+            raise _too_many() from None
         if mended == whole:
             raise
-        return read(decoder, mended)
+    return _read_plain(decoder, mended)
+
+
+def _read_plain(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
+    try:
+        return decoder.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def _read_or(default: T, decoder: msgspec.json.Decoder[T], data: msgspec.Raw) -> T:
@@ -169,13 +194,24 @@ def _read_or(default: T, decoder: msgspec.json.Decoder[T], data: msgspec.Raw) ->
 def _mend(odd: re.Match[bytes]) -> bytes:
     if odd["number"]:
         return b'"%b"' % odd["number"]
-    return _HALF.sub(rb"\\ufffd", odd[0]) if b"\\u" in odd[0] else odd[0]
+    if not odd["text"]:
+        return odd[0]
+    mended, count = _HALF.subn(rb"\\ufffd", odd[0], MOST_REPAIRED)
+    if count == MOST_REPAIRED:
+        raise _too_many()
+    return mended
+
+
+def _too_many() -> TooOdd:
+    return TooOdd(f"a frame must be plain JSON, except in {MOST_REPAIRED} places")
 
 
 def _shallow(data: bytes) -> bytes:
     """*data* with null in place of each array and object at level `DEEPEST`, so that the decoder can read it."""
     parts, depth, since = [], 0, 0
-    for mark in _MARK.finditer(data):
+    for count, mark in enumerate(_MARK.finditer(data)):
+        if count > MOST_MARKS:
+            raise TooOdd("a frame has too many levels, and is too large")
         if mark[0] in (b"[", b"{"):
             depth += 1
             if depth == DEEPEST:
@@ -226,8 +262,13 @@ def is_batch(data: bytes) -> bool:
 
 
 def batch(data: bytes) -> list[bytes]:
-    """The frames of a batch."""
-    return [bytes(part) for part in read(_BATCH, data)]
+    """The frames of a batch; raise a `DecodeError` if it cannot be read, or is too large."""
+    if len(data) > LONGEST_REPAIRED:
+        raise TooOdd(f"a batch may have {LONGEST_REPAIRED} bytes at most")
+    try:
+        return [bytes(part) for part in read(_BATCH, data)]
+    except msgspec.ValidationError:
+        raise TooOdd(f"a batch may have {MOST_IN_BATCH} frames at most") from None
 
 
 def parts(data: bytes) -> list[bytes]:
@@ -286,7 +327,9 @@ def rpc_error(head: Head) -> RpcError:
 
 
 def texts(content: msgspec.Raw) -> str:
-    """The texts of a result's content, cut after `MOST_TEXT` characters."""
+    """The texts of a result's content, cut after `MOST_TEXT` characters; of long content, its beginning as it is."""
+    if len(bytes(content)) > LONGEST_CONTENT:
+        return bytes(content)[:MOST_TEXT].decode(errors="replace")
     parts = _read_or(None, _ANYTHING, content)
     found = (part.get("text") for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
     return "\n".join(text for text in found if isinstance(text, str))[:MOST_TEXT]

@@ -126,7 +126,7 @@ class ProxiedServer:
             tools = frames.read(_LIST, head.result).tools
         except msgspec.DecodeError:
             return event
-        for tool in tools:
+        for tool in tools[-MOST_TOOLS:]:
             if len(tool.name) <= LONGEST_NAME:
                 self._learn(tool, asker)
         for name in list(itertools.islice(self._hints, max(0, len(self._hints) - MOST_TOOLS))):

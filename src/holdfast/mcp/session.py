@@ -102,6 +102,8 @@ class Session:
                 self._receive_batch(data, channel)
             else:
                 self._receive(frames.head(data), data, channel)
+        except frames.TooOdd as error:  # not passed on: if the server can read it, no one would know its answer
+            channel.send(Event(frames.error(None, frames.PARSE_ERROR, str(error))))
         except msgspec.DecodeError:
             self.upstream.send(data, None, channel)  # the server will say what is wrong with it
 
