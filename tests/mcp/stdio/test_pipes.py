@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import socket
 import threading
+import tty
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +17,14 @@ from hypothesis import strategies as st
 from tests.mcp.stdio.client import until
 
 from holdfast.mcp.stdio.pipes import MOST_ECHOED, Echo, LineReader, Lines, Writer
+
+
+def read_all(number: int, size: int) -> bytes:
+    """The next *size* bytes."""
+    data = b""
+    while len(data) < size:
+        data += os.read(number, size)
+    return data
 
 
 class Heard:
@@ -161,10 +171,79 @@ async def test_a_writer_to_a_full_disk_ends_and_raises_nothing() -> None:
         await writer.open(file)
 
         writer.write(b"x\n")
+        await asyncio.wait_for(over.wait(), 20)
         writer.write(b"y\n")
 
-    assert over.is_set()
     assert not writer.is_open
+
+
+async def test_a_writer_to_a_terminal_that_is_not_read_holds_up_nothing_else() -> None:
+    there, here = pty.openpty()
+    tty.setraw(here)
+    holds: list[bool] = []
+    rescue = threading.Timer(10.0, os.close, (there,))  # otherwise a writer that waits here would wait for ever
+    rescue.start()
+    writer = Writer(holds.append)
+    with os.fdopen(here, "wb") as file:
+        await writer.open(file)
+
+        writer.write(b"x" * 300_000)
+        writer.write(b"y")
+
+        assert rescue.is_alive()
+        assert holds == [True]
+        rescue.cancel()
+        came = await asyncio.to_thread(read_all, there, 300_001)
+        await until(lambda: holds == [True, False])
+        await writer.finish(20.0)
+    os.close(there)
+    assert came == b"x" * 300_000 + b"y"
+
+
+async def test_a_file_has_all_that_was_written_however_soon_the_end_comes(tmp_path: Path) -> None:
+    writer = Writer()
+    with (tmp_path / "file").open("wb") as file:
+        await writer.open(file)
+        for _ in range(100):
+            writer.write(b"x" * 10_000)
+
+        await writer.finish(0)
+
+    assert (tmp_path / "file").stat().st_size == 1_000_000
+
+
+async def test_a_writer_to_a_terminal_that_is_never_read_is_given_up() -> None:
+    there, here = pty.openpty()
+    tty.setraw(here)
+    over = asyncio.Event()
+    writer = Writer(on_end=over.set)
+    with os.fdopen(here, "wb") as file:
+        await writer.open(file)
+        writer.write(b"x" * 300_000)
+
+        await writer.finish(0.01)
+
+        assert over.is_set()
+        os.close(there)  # ends the thread
+        await until(lambda: "output" not in {thread.name for thread in threading.enumerate()})
+
+
+async def test_a_reader_that_is_closed_gives_nothing_of_what_a_terminal_still_brings() -> None:
+    there, here = pty.openpty()
+    lines: list[bytes] = []
+    over = asyncio.Event()
+    reader = LineReader(lines.append, over.set)
+    with os.fdopen(here, "rb") as file:
+        await reader.open(file)
+        os.write(there, b"one\n")
+        await until(lambda: lines)
+
+        reader.close()
+        os.write(there, b"two\n")
+        await asyncio.wait_for(over.wait(), 20)
+
+    os.close(there)
+    assert lines == [b"one"]
 
 
 async def test_a_writer_finishes_what_is_left_for_as_long_as_it_may() -> None:

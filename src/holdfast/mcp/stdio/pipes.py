@@ -1,5 +1,5 @@
-"""Lines in and bytes out of pipes, on the event loop, which no pipe blocks. Input that the loop cannot watch, a file or
-a terminal, is read by a thread; stderr is written by a thread, since the client may have stopped reading it.
+"""Lines in and bytes out of pipes, on the event loop, which no pipe blocks. What the loop cannot watch, a file or a
+terminal, is read and written by threads; so is stderr written, since the client may have stopped reading it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import IO, Any, Final, Self
 
 LONGEST_LINE: Final = 64 * 2**20  # bytes; a frame is one line
 CHUNK: Final = 2**16  # bytes that are read at once: as many as a pipe holds
+MOST_WAITING: Final = 2**16  # bytes that may wait for a file or a terminal, until the sender is asked to pause
 MOST_ECHOED: Final = 4 * 2**20  # bytes that may wait to be written to stderr; lines beyond that are dropped
-LAST_LINES: Final = 0.2  # seconds for stderr to take the last lines
+LAST_LINES: Final = 0.2  # seconds for stderr, a file or a terminal to take the last lines
 
 _log = logging.getLogger("holdfast")
 
@@ -107,15 +108,17 @@ class LineReader:
                 loop.add_reader(number, self._readable, number)
 
     def close(self) -> None:
-        """Read no more."""
+        """Read no more; a thread that waits for input drops what it gets."""
         self._closed = True
+        self._flows.set()
         self._end()
 
     def feed(self, data: bytes) -> None:
         """Take bytes that were read."""
-        self._on_data(data)
-        for line in self._lines.feed(data):
-            self._give(line)
+        if not self._closed:
+            self._on_data(data)
+            for line in self._lines.feed(data):
+                self._give(line)
 
     def _readable(self, number: int) -> None:
         try:
@@ -159,7 +162,7 @@ class LineReader:
     def _read(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
         with suppress(RuntimeError):  # the event loop is closed
             with suppress(OSError):  # a terminal that is gone
-                while data := os.read(number, CHUNK):
+                while not self._closed and (data := os.read(number, CHUNK)):
                     loop.call_soon_threadsafe(self.feed, data)
                     self._flows.wait()
             loop.call_soon_threadsafe(self._over)
@@ -174,8 +177,7 @@ class Writer(asyncio.Protocol):
         self.is_open = False
         self._on_hold = on_hold
         self._on_end = on_end
-        self._transport: asyncio.WriteTransport | None = None
-        self._file: IO[bytes] | None = None
+        self._transport: asyncio.WriteTransport | Slow | None = None
         self._shared = False
         self._gone = asyncio.Event()
 
@@ -190,21 +192,13 @@ class Writer(asyncio.Protocol):
         elif _is_pipe(pipe):
             self._transport, _ = await loop.connect_write_pipe(lambda: self, pipe)
         else:
-            self._file = pipe
+            self._transport = Slow(pipe, self)
         self.is_open = True
 
     def write(self, data: bytes) -> None:
         """Write *data*; it is dropped if the pipe is closed."""
-        if not self.is_open:
-            return
-        if self._transport is not None:
+        if self.is_open and self._transport is not None:
             self._transport.write(data)
-        elif self._file is not None:
-            try:
-                self._file.write(data)
-                self._file.flush()
-            except OSError as error:  # a full disk, a terminal that is gone
-                self.connection_lost(error)
 
     def close(self) -> None:
         """Write what is buffered, then close the pipe."""
@@ -236,6 +230,74 @@ class Writer(asyncio.Protocol):
         self._gone.set()
         self._on_hold(False)
         self._on_end()
+
+
+class Slow:
+    """A transport to a *file* that the event loop cannot watch; a thread writes, and *writer* is told how it goes."""
+
+    def __init__(self, file: IO[bytes], writer: Writer) -> None:
+        file.flush()
+        self._number = file.fileno()
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._waiting = bytearray()
+        self._changed = threading.Condition()
+        self._over = self._held = self._lost = False
+        self._thread = threading.Thread(target=self._serve, name="output", daemon=True)
+        self._thread.start()
+
+    def write(self, data: bytes) -> None:
+        """Write *data* soon."""
+        with self._changed:
+            self._waiting += data
+            self._changed.notify()
+            full = len(self._waiting) > MOST_WAITING
+        if full and not self._held:
+            self._held = True
+            self._writer.pause_writing()
+
+    def close(self) -> None:
+        """Write what waits, then end."""
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+
+    def abort(self) -> None:
+        """End, even if the thread is stuck in a write."""
+        self.close()
+        self._thread.join(LAST_LINES)
+        with self._changed:
+            self._waiting.clear()
+        self._loop.call_soon(self._ended, None)
+
+    def _serve(self) -> None:
+        # Not through the file's buffer, whose lock a thread that is stuck in a write would keep, as in `Echo`.
+        error: Exception | None = None
+        with suppress(RuntimeError):  # the event loop is closed
+            try:
+                while data := self._next():
+                    _write_all(self._number, data)
+                    self._loop.call_soon_threadsafe(self._resume)
+            except OSError as failed:  # a full disk, a terminal that is gone
+                error = failed
+            self._loop.call_soon_threadsafe(self._ended, error)
+
+    def _next(self) -> bytes:
+        """Wait for bytes and return them all; nothing once it is closed and all are written."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._over)
+            data, self._waiting = bytes(self._waiting), bytearray()
+            return data
+
+    def _resume(self) -> None:
+        if self._held and len(self._waiting) <= MOST_WAITING:
+            self._held = False
+            self._writer.resume_writing()
+
+    def _ended(self, error: Exception | None) -> None:
+        if not self._lost:
+            self._lost = True
+            self._writer.connection_lost(error)
 
 
 class Echo:
