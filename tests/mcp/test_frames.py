@@ -11,6 +11,7 @@ import pytest
 from holdfast.category import ErrorCategory
 from holdfast.mcp import frames
 from holdfast.mcp.answers import ToolFailed, judge
+from holdfast.mcp.odd import TooOdd
 
 
 def frame(**parts: object) -> bytes:
@@ -126,13 +127,13 @@ TOO_ODD = {
 
 @pytest.mark.parametrize("odd", TOO_ODD.values(), ids=TOO_ODD)
 def test_a_frame_that_would_hold_up_all_others_is_not_read(odd: bytes) -> None:
-    with pytest.raises(frames.TooOdd):
+    with pytest.raises(TooOdd):
         frames.head(odd)
 
 
 @pytest.mark.parametrize("batch", [b"[" + b"{}," * 10_000 + b"{}]", b'["' + b"x" * 2**24 + b'"]'])
 def test_a_batch_that_would_hold_up_all_others_is_not_read(batch: bytes) -> None:
-    with pytest.raises(frames.TooOdd):
+    with pytest.raises(TooOdd):
         frames.batch(batch)
 
 
@@ -170,6 +171,42 @@ def test_another_id_leaves_all_else_as_it_was() -> None:
     assert frames.with_id(data, "a") == (
         b'{"id":"a","method":"tools/call","params":{"name":"x", "big": 1e400},"new":[1,  2]}'
     )
+
+
+ODD = rb'{ "x":[NaN, -Infinity,Infinity] ,"t\ud83c": "\udf89 \\ud83c" }'
+
+
+def test_what_is_not_plain_json_stays_as_it_was_when_a_frame_is_changed() -> None:
+    data = b'{"jsonrpc":"2.0", "id" :1,"method":"tools/call","params":{"name":"a","_meta":%b,"arguments":%b}}' % (
+        ODD,
+        ODD,
+    )
+
+    changed = frames.with_params(frames.with_id(data, "new"), name="b")
+    traced = frames.with_meta(data, {"trace": "t"})
+
+    assert changed.count(ODD) == 2
+    assert (frames.head(changed).id, frames.call_params(frames.head(changed)).name) == ("new", "b")
+    assert traced.count(ODD) == 1
+    assert b'"x":[NaN, -Infinity,Infinity]' in traced.partition(b'"arguments"')[0]
+    assert frames.carried(frames.head(traced))["trace"] == "t"
+
+
+def test_the_parts_of_a_batch_stay_as_they_were() -> None:
+    parts = [b'{"id":1,"params":%b}' % ODD, b"-1", b'"a"', b"NaN", b'{"method":"x" }']
+
+    assert frames.batch(b"[ %b ]" % b" ,".join(parts)) == parts
+
+
+def test_a_frame_with_a_name_twice_that_is_not_plain_json_can_be_changed() -> None:
+    data = b'{"id":1,"method":"a","params":{"x":1},"method":"b","params":{"x":NaN}}'
+
+    assert frames.with_id(data, 2) == b'{"id":2,"method":"b","params":{"x":"NaN"}}'
+
+
+def test_a_frame_that_is_nested_too_deep_cannot_be_changed() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        frames.with_id(b'{"id":1,"params":%b}' % (b"[" * 5000 + b"]" * 5000), 2)
 
 
 def test_other_parameters_leave_all_else_as_it_was() -> None:

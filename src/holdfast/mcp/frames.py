@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from holdfast.mcp import odd
+from holdfast.mcp.odd import TooOdd
+
 T = TypeVar("T")
 
 Id = str | int | float  # as JSON-RPC has it; 1 and "1" are two ids
 
-DEEPEST: Final = 200  # levels of nesting that are read of a frame that has too many
 MOST_TEXT: Final = 4000  # characters that are read of a tool's texts
 LONGEST_CONTENT: Final = 2**20  # bytes of content in which texts are looked for
-# Reading a batch, or a frame that is not plain JSON, is slow, and nothing else is done meanwhile. So it has limits.
-LONGEST_REPAIRED: Final = 16 * 2**20  # bytes of such a frame, or of a batch
-MOST_REPAIRED: Final = 100_000  # places that are repaired
-MOST_MARKS: Final = 3_000_000  # brackets and texts of a frame with too many levels
-MOST_IN_BATCH: Final = 10_000  # frames
+MOST_IN_BATCH: Final = 10_000  # frames of a batch; it may be as long as a frame that is repaired
 
 # Codes of errors: those of JSON-RPC, and some of MCP.
 PARSE_ERROR: Final = -32700
@@ -30,10 +27,6 @@ INTERNAL_ERROR: Final = -32603
 LOST: Final = -32000  # ours: the server gave no answer
 NO_SESSION: Final = -32001
 HEADER_MISMATCH: Final = -32020
-
-
-class TooOdd(msgspec.DecodeError):
-    """It may be a frame or a batch, but to read it would take too long."""
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -128,29 +121,14 @@ _CALL = msgspec.json.Decoder(CallParams)
 _ANY = msgspec.json.Decoder(AnyParams)
 _RESULT = msgspec.json.Decoder(ToolResult)
 _ERROR = msgspec.json.Decoder(RpcError)
-_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_SOME_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _WITH_META = msgspec.json.Decoder(_WithMeta)
 _BATCH = msgspec.json.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MOST_IN_BATCH)])
 _ANYTHING = msgspec.json.Decoder()
-# The escape of a lone surrogate, which JavaScript writes where it has cut a text in the middle of a character.
-_HALF = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
-# Matches a string as a whole, whatever it holds; also one without an end, so that no byte is scanned twice.
-_TEXT = rb'(?s:"(?:[^"\\]++|\\.)*+"?)'
-# Matches as much as possible that is not odd, at once: strings without surrogates, and what stands between strings.
-_PLAIN = rb"""(?sx: (?:
-    [^"NI-]++ | N(?!aN) | -?+I(?!nfinity) | -(?!I)
-    | " (?: [^"\\]++ | \\ (?: [^u] | u(?![dD][89a-fA-F]) ) )*+ "
-)++ )"""
-# NaN and Infinity are no JSON numbers, but Python writes them.
-_ODD = re.compile(_PLAIN + rb"|(?P<number>NaN|-?Infinity)|(?P<text>" + _TEXT + rb")")
-_MARK = re.compile(_TEXT + rb"|[\[\]{}]")
 _JSON = msgspec.json.Encoder()
 NO_PARAMS = AnyParams()
 _NO_META = _WithMeta()
+_NULL = msgspec.Raw(b"null")
 _NO_ERROR = RpcError()
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -167,11 +145,7 @@ def read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
         raise
     except msgspec.DecodeError:
         whole = bytes(data)
-        if len(whole) > LONGEST_REPAIRED:
-            raise TooOdd(f"a frame over {LONGEST_REPAIRED} bytes must be plain JSON") from None
-        mended, count = _ODD.subn(_mend, whole, 2 * MOST_REPAIRED)  # every second match is one that is not odd
-        if count == 2 * MOST_REPAIRED:
-            raise _too_many() from None
+        mended = odd.repaired(whole)
         if mended == whole:
             raise
     return _read_plain(decoder, mended)
@@ -191,38 +165,6 @@ def _read_or(default: T, decoder: msgspec.json.Decoder[T], data: msgspec.Raw) ->
         return default
 
 
-def _mend(odd: re.Match[bytes]) -> bytes:
-    if odd["number"]:
-        return b'"%b"' % odd["number"]
-    if not odd["text"]:
-        return odd[0]
-    mended, count = _HALF.subn(rb"\\ufffd", odd[0], MOST_REPAIRED)
-    if count == MOST_REPAIRED:
-        raise _too_many()
-    return mended
-
-
-def _too_many() -> TooOdd:
-    return TooOdd(f"a frame must be plain JSON, except in {MOST_REPAIRED} places")
-
-
-def _shallow(data: bytes) -> bytes:
-    """*data* with null in place of each array and object at level `DEEPEST`, so that the decoder can read it."""
-    parts, depth, since = [], 0, 0
-    for count, mark in enumerate(_MARK.finditer(data)):
-        if count > MOST_MARKS:
-            raise TooOdd("a frame has too many levels, and is too large")
-        if mark[0] in (b"[", b"{"):
-            depth += 1
-            if depth == DEEPEST:
-                parts += [data[since : mark.start()], b"null"]
-        elif mark[0] in (b"]", b"}"):
-            if depth == DEEPEST:
-                since = mark.end()
-            depth -= 1
-    return b"".join((*parts, data[since:]))
-
-
 def head(data: bytes) -> Head:
     """The head of a frame; raise a `DecodeError` if *data* is not a frame."""
     try:
@@ -230,7 +172,7 @@ def head(data: bytes) -> Head:
     except ValueError:
         mended = read(_HEAD, data)
     except RecursionError:
-        mended = read(_HEAD, _shallow(data))
+        mended = read(_HEAD, odd.shallow(data))
     return msgspec.structs.replace(mended, mended=True)
 
 
@@ -263,12 +205,16 @@ def is_batch(data: bytes) -> bool:
 
 def batch(data: bytes) -> list[bytes]:
     """The frames of a batch; raise a `DecodeError` if it cannot be read, or is too large."""
-    if len(data) > LONGEST_REPAIRED:
-        raise TooOdd(f"a batch may have {LONGEST_REPAIRED} bytes at most")
+    if len(data) > odd.LONGEST_REPAIRED:
+        raise TooOdd(f"a batch may have {odd.LONGEST_REPAIRED} bytes at most")
     try:
-        return [bytes(part) for part in read(_BATCH, data)]
+        return [bytes(part) for part in _read_plain(_BATCH, data)]
     except msgspec.ValidationError:
         raise TooOdd(f"a batch may have {MOST_IN_BATCH} frames at most") from None
+    except msgspec.DecodeError:
+        plain = odd.repaired_in_place(data)
+        mended = _read_plain(_BATCH, plain)
+    return odd.as_they_stand(data, plain, mended) or [bytes(part) for part in mended]
 
 
 def parts(data: bytes) -> list[bytes]:
@@ -340,8 +286,7 @@ def texts(content: msgspec.Raw) -> str:
 
 def with_id(data: bytes, id: Id) -> bytes:
     """The same frame under another id."""
-    parts = read(_PARTS, data)
-    return _JSON.encode({**parts, "id": id})
+    return _JSON.encode({**_parts(data), "id": id})
 
 
 def renamed(data: bytes, head: Head, id: Id) -> tuple[bytes, Head]:
@@ -358,8 +303,7 @@ def with_meta(data: bytes, more: Mapping[str, Id]) -> bytes:
     """The same request with *more* in its metadata; unchanged if *more* is empty."""
     if not more:
         return data
-    params = read(_PARTS, read(_PARTS, data)["params"])
-    meta = read(_SOME_PARTS, params.get("_meta", msgspec.Raw(b"null"))) or {}
+    meta = _parts(_parts(_parts(data)["params"]).get("_meta", _NULL))
     return with_params(data, _meta={**meta, **more})
 
 
@@ -369,9 +313,24 @@ def with_result(data: bytes, **changed: object) -> bytes:
 
 
 def _with(data: bytes, part: str, changed: Mapping[str, object]) -> bytes:
-    parts = read(_PARTS, data)
-    inner = read(_PARTS, parts[part])
-    return _JSON.encode({**parts, part: {**inner, **changed}})
+    parts = _parts(data)
+    return _JSON.encode({**parts, part: {**_parts(parts[part]), **changed}})
+
+
+def _parts(data: bytes | msgspec.Raw) -> Mapping[str, msgspec.Raw]:
+    """The parts of an object as they stand, even those that are not plain JSON; none of null."""
+    try:
+        return _read_plain(_PARTS, data) or {}
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        whole = bytes(data)
+        plain = odd.repaired_in_place(whole)
+        mended = _read_plain(_PARTS, plain) or {}
+    parts = odd.as_they_stand(whole, plain, mended.values())
+    if parts is None:  # a name comes twice
+        return read(_PARTS, whole) or {}
+    return {name: msgspec.Raw(part) for name, part in zip(mended, parts, strict=True)}
 
 
 def result(id: Id | None, value: object) -> bytes:

@@ -21,6 +21,7 @@ from holdfast.mcp.calling import Call
 from holdfast.mcp.frames import LOST, Head, Id
 from holdfast.mcp.handshake import NOTED, SET_UP, Handshake
 from holdfast.mcp.ids import Ids
+from holdfast.mcp.odd import TooOdd
 from holdfast.mcp.passed import Passed, Unanswered
 from holdfast.mcp.progress import Progress
 from holdfast.mcp.questions import Questions
@@ -102,7 +103,7 @@ class Session:
                 self._receive_batch(data, channel)
             else:
                 self._receive(frames.head(data), data, channel)
-        except frames.TooOdd as error:  # not passed on: if the server can read it, no one would know its answer
+        except TooOdd as error:  # not passed on: if the server can read it, no one would know its answer
             channel.send(Event(frames.error(None, frames.PARSE_ERROR, str(error))))
         except msgspec.DecodeError:
             self.upstream.send(data, None, channel)  # the server will say what is wrong with it
@@ -186,8 +187,8 @@ class Session:
 
     def _cancel(self, head: Head, data: bytes, channel: Channel) -> None:
         id = frames.params(head).requestId
-        call = self._calls.get(id)
-        if call is not None:
+        call = self._calls.get(id) or self._pending.get(id)  # the latter if there was another call with that id
+        if isinstance(call, Call):
             if call.on_wire:
                 named = data if call.wire_id == id else frames.with_params(data, requestId=call.wire_id)
                 self.upstream.send(named, head, channel)

@@ -40,6 +40,23 @@ async def test_a_cancel_of_a_call_that_was_sent_again_names_its_new_id(journal: 
         assert heard["params"]["params"] == {"requestId": sent_as, "reason": "a test"}
 
 
+async def test_a_call_is_cancelled_though_a_later_one_with_its_id_has_ended(journal: Path, clock: ManualClock) -> None:
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        client.call("write", do="hang", id=77)
+        await client.next("notifications/hangs")
+        await client.result("write", say="later", id=77)
+
+        client.cancel(77)
+        heard = await client.next("notifications/heard")
+        clock.advance(50.1)
+        await client.ask("ping")
+
+        assert heard["params"]["params"]["requestId"] == 77
+        assert len(client.answered(77)) == 1  # not one at the deadline, too
+        assert len(client.journal("notifications/cancelled")) == 1
+
+
 async def test_a_late_answer_to_a_cancelled_call_still_passes(journal: Path) -> None:
     async with Stage(journal) as client:
         await client.initialize()

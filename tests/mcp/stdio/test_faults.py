@@ -532,3 +532,32 @@ async def test_ten_megabytes_go_through_byte_for_byte_in_both_directions(tool: s
 
 def call_id(client: Stage) -> object:
     return next(entry["id"] for entry in client.journal("tools/call"))
+
+
+# --- what would take too long to read ---
+
+
+async def test_an_answer_that_would_take_too_long_to_read_is_none(journal: Path, clock: ManualClock) -> None:
+    odd = '{{"jsonrpc":"2.0","id":ID,"result":[{}]}}'.format(",".join(["NaN"] * 150_000))
+    async with Stage(journal, clock=clock) as client:
+        await client.initialize()
+        call = client.call("write", do=f"raw {odd}")
+        assert text(await client.result("read", say="meanwhile")) == "meanwhile"
+
+        clock.advance(50.1)
+
+        assert failure((await within(call))["result"])["kind"] == "ToolTimeout"
+        assert any("no frame, dropped" in line for line in client.upstream.command.said)
+
+
+async def test_a_frame_of_the_client_that_would_take_too_long_to_read_is_refused(journal: Path) -> None:
+    async with Stage(journal) as client:
+        await client.initialize()
+        refused = client.expect(None)
+        before = len(client.journal())
+
+        client.say(b'{"jsonrpc":"2.0","id":5,"method":"ping","params":[%b]}' % b",".join([b"NaN"] * 150_000))
+
+        assert (await within(refused))["error"]["code"] == -32700
+        await client.ask("ping", id="next")
+        assert [entry["id"] for entry in client.journal()[before:]] == ["next"]
