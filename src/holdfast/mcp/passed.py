@@ -54,6 +54,7 @@ class Unanswered:
 
     def add(self, id: Any, passed: Passed) -> list[Any]:
         """Note a request; return the ids of the oldest ones if there are too many."""
+        self._let_go(id)  # a client may use an id again before it is answered
         self._open[id] = passed
         if passed.data is not None:
             self._kept[id] = passed

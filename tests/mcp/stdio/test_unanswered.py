@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.mcp.stdio.client import Stage, text, within
@@ -66,3 +67,15 @@ async def test_only_so_much_of_open_requests_is_kept_to_be_sent_again(
 
         assert (await within(large))["error"]["code"] == -32000
         assert text((await within(small))["result"]) == "resources/read"
+
+
+def test_a_request_under_the_id_of_another_one_is_kept_in_its_place() -> None:
+    nobody: Any = None
+    unanswered = passed.Unanswered()
+    for _ in range(100):
+        unanswered.add(1, passed.Passed(1, "ping", nobody, bytes(2**20)))
+
+    last = passed.Passed(2, "ping", nobody, b"{}")
+    unanswered.add(2, last)
+
+    assert last.again() == b"{}"
