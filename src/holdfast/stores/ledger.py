@@ -57,11 +57,15 @@ class Live:
 
 
 class Claim(NamedTuple):
-    """The right of one owner to write to a run, as long as no other claim has a higher fence."""
+    """The right of one owner to write to a run, as long as no other claim has a higher fence.
+
+    It ends with the run: one that is deleted and comes back under its id counts its owners anew, but has another *key*.
+    """
 
     run_id: str
     owner: str
     fence: int
+    key: int | None = None  # None if the run was not written yet
 
 
 class OwnerRow(NamedTuple):
@@ -195,12 +199,12 @@ class Ledger:
 
     def claimed(self, claim: Claim) -> Live:
         """The run that *claim* is for; raise a `LeaseLost` if the claim no longer holds."""
-        run_id, owner, fence = claim
+        run_id, owner, fence, key = claim
         live = None if self.tables.has_concurrent_writers else self._lives.get(run_id)
         if live is None:
             live = self.run(run_id)
         # A claim whose commit failed may have the same fence as the claim of the owner that then got the run.
-        if live.fence != fence or (live.owner != owner and live.owner and owner):
+        if live.fence != fence or (live.key != key and key) or (live.owner != owner and live.owner and owner):
             raise LeaseLost(run_id, *(["was ended from elsewhere"] if live.snapshot.status.is_terminal else []))
         return live
 
@@ -289,9 +293,9 @@ class Ledger:
     def erase(self, run: int) -> int:
         """Delete a run; return the weight of the memos deleted with it: from `PIECE` on, later writes delete the rest.
 
-        The rest can no longer be asked for, and no other run gets the same key while it is there.
+        The rest can no longer be asked for, and no other run ever gets the same key.
         """
-        for name in ("drop_events", "forget_tools", "drop_run"):
+        for name in ("drop_events", "forget_tools", "use_up_key", "drop_run"):
             self.tables.put(name, run)
         return self._delete_memos(run, math.inf)
 
@@ -338,7 +342,7 @@ class Ledger:
         live.owner = owner.id
         live.fence += 1
         self._touch(live)
-        return Claim(live.header.id, owner.id, live.fence)
+        return Claim(live.header.id, owner.id, live.fence, live.key)
 
     def _keep_once(self, owner: OwnerRow) -> None:
         """`keep` the *owner*, unless the lease would be less than a second longer than the one last written.

@@ -111,7 +111,7 @@ def give_back(store: RunStore, claims: Sequence[Claim], reason: str) -> None:
     def release(ledger: Ledger) -> None:
         for claim in claims:
             live = ledger.find(claim.run_id)
-            if live is not None and live.fence == claim.fence and live.owner == claim.owner:
+            if live is not None and (live.owner, live.fence, live.key) == (claim.owner, claim.fence, claim.key):
                 live.fence += 1
                 ledger.say(live, events.RUN_INTERRUPTED, reason=reason)
                 ledger.release(live)

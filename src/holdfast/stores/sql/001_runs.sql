@@ -15,8 +15,9 @@
 --            made before the fork.
 --   owners   one row per process that has runs; it counts as alive until `until` (ms since the epoch; see also
 --            004_awake.sql), or until its lock is released if that is sooner.
---   meta     the store's id, the secret that keys the digests of arguments, when the store was last pruned, and which
---            runs that have completed or were deleted still have memos: no other run gets the key of such a run.
+--   meta     the store's id, the secret that keys the digests of arguments, when the store was last pruned, which runs
+--            that have completed or were deleted still have memos, and the highest key of a deleted run: none gets it
+--            again, since an owner of the deleted one may still be there.
 --
 -- Who writes: one connection per process, a group of writes per transaction. Who reads: any process, at any time (WAL).
 

@@ -2,11 +2,16 @@
 -- tables, and who writes them, are described in 001_runs.sql.
 
 -- name: next_key
--- Above the keys of all runs, and of deleted runs that still have memos.
+-- Above the keys of all runs, and of all that were deleted.
 SELECT 1 + max(
     coalesce((SELECT max(key) FROM runs), 0),
-    coalesce((SELECT max(CAST(value AS BIGINT)) FROM meta WHERE name LIKE 'memos of %'), 0)
+    coalesce((SELECT max(CAST(value AS BIGINT)) FROM meta WHERE name LIKE 'memos of %' OR name = 'last_key'), 0)
 )
+
+-- name: use_up_key
+-- Before a run is deleted: its key is noted if it is the highest. All others stay below the highest anyway.
+INSERT INTO meta (name, value) SELECT 'last_key', key FROM runs WHERE key = ? AND key = (SELECT max(key) FROM runs)
+ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)
 
 -- name: load
 SELECT key, header, snapshot, touched_at, first, owner, fence, cancel, origin FROM runs WHERE id = ?

@@ -11,6 +11,10 @@ WITH given AS MATERIALIZED (
 SELECT key FROM given WHERE NOT EXISTS (SELECT FROM behind)
 UNION ALL SELECT nextval('holdfast.run_keys') FROM behind, generate_series(1, $1::bigint)
 
+-- name: use_up_key
+-- Nothing to do: a sequence gives no number twice.
+SELECT $1::bigint
+
 -- name: load
 -- A run, and the secret that keys its calls, even if there is no such run: all tables may have been made anew.
 SELECT key, header, snapshot, touched_at, first, owner, fence, cancel, origin, version,
