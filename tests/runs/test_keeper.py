@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -171,6 +172,24 @@ def test_a_run_that_takes_long_is_known_to_be_alive(disk: Place, clock: ManualCl
     with hf.run():
         for _ in range(3):
             assert is_renewed_in(hf, clock, hf.runs.lease / keeper.SIGNS)
+
+
+def test_a_run_is_looked_after_still_when_an_earlier_block_that_had_lost_it_is_left(
+    disk: Place, clock: ManualClock
+) -> None:
+    hf, other = disk.open(), disk.open()
+    lost = hf.run(run_id="r")
+    lost.__enter__()
+    clock.advance(2 * hf.runs.lease)  # as if its process had been frozen
+    with suppress(KeyboardInterrupt), other.resume("r"):
+        raise KeyboardInterrupt
+
+    with pytest.raises(RunCancelled), hf.resume("r") as run:  # noqa: PT012
+        with pytest.raises(LeaseLost):
+            lost.__exit__(None, None, None)
+        other.runs.cancel("r")
+        assert run.cancelled.wait(30)
+        run.check()
 
 
 def test_a_renewal_that_takes_long_does_not_delay_the_next(

@@ -72,7 +72,8 @@ class Keeper:
     def remove(self, run: Run) -> None:
         """Stop looking after *run*: it is over."""
         with self._lock:
-            self._runs.pop(run.id, None)
+            if self._runs.get(run.id) is run:  # it may have been lost, and resumed by another block of this process
+                del self._runs[run.id]
             mailbox = self._mailbox if not self._runs and not self._resting else None
         if mailbox is not None:
             mailbox.wake()
