@@ -9,20 +9,23 @@ import os
 import signal
 import sqlite3
 import stat
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.children import said, tell
+from tests.children import eventually, said, tell
 from tests.stores.children import children
 from tests.stores.kinds import KINDS, claim, opener
 
 from holdfast.errors import LeaseLost, RunConflict
 from holdfast.history import CancelResult, RunStatus
-from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore, queue
+from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore, queue, turn
 from holdfast.stores.ledger import PIECE, Claim, Ledger, OwnerRow
+from holdfast.stores.sqlite import SqliteFile
 from holdfast.testing import ManualClock
 
 
@@ -301,6 +304,38 @@ def test_a_long_import_does_not_cost_others_their_leases(one: RunStore, two: Run
     with pytest.raises(RunConflict, match="is being run by"):
         claim(two, "r")
     assert one.snapshot("gone").interrupted
+    write(one, held)
+
+
+def test_a_long_transaction_does_not_cost_others_their_leases(one: RunStore, two: RunStore, clock: ManualClock) -> None:
+    held = claim(one, "r")
+    two.writer.commit(lambda ledger: clock.advance(60))  # in which nobody else can write
+
+    with pytest.raises(RunConflict):
+        claim(two, "r")
+
+    write(one, held)
+    clock.advance(30)
+    assert claim(two, "r").fence == 2  # if it still does not write, it is gone
+
+
+def test_a_long_wait_for_another_writer_does_not_cost_others_their_leases(
+    one: RunStore, two: RunStore, path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "LONG", 0.0)
+    held, file = claim(one, "r"), two.file
+    assert isinstance(file, SqliteFile)
+    with closing(sqlite3.connect(path, isolation_level=None)) as stopped, ThreadPoolExecutor() as threads:
+        stopped.execute("BEGIN IMMEDIATE")
+        clock.advance(60)
+        os.utime(f"{path}-wal", (0, time.time() - 60))  # when the last of all processes has written
+        taking = threads.submit(claim, two, "r")
+        assert eventually(lambda: file._contended)
+        stopped.execute("ROLLBACK")
+
+        with pytest.raises(RunConflict):
+            taking.result()
+
     write(one, held)
 
 

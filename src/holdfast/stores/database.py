@@ -68,6 +68,7 @@ class Database(Tables, Protocol):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     alone: AbstractContextManager[object]  # held while a group is written
+    silence: float  # seconds in which no process could write before the transaction was begun; 0 if it did not wait
 
     def begin(self) -> bool: ...
     def writing(self) -> Connection: ...

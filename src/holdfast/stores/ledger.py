@@ -108,7 +108,7 @@ class Ledger:
 
     def __init__(self, tables: Tables, time: Callable[[], float], is_alive: Callable[[OwnerRow | None], bool]) -> None:
         self.tables = tables
-        self._time = time
+        self.time = time
         self._is_alive = is_alive
         self._lives: dict[str, Live] = {}
         self._dirty: dict[str, Live] = {}
@@ -127,7 +127,7 @@ class Ledger:
 
     def now_ms(self) -> int:
         """The wall clock, in milliseconds."""
-        return int(self._time() * 1000)
+        return int(self.time() * 1000)
 
     def forget(self) -> None:
         """Forget everything in memory: other processes have written, or our write failed, and it may be outdated."""
@@ -210,7 +210,7 @@ class Ledger:
 
     def append(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
         """Add an event; *encoded* is the JSON of *payload*."""
-        snapshot, at = live.snapshot, int(self._time() * 1000)
+        snapshot, at = live.snapshot, int(self.time() * 1000)
         if at < live.touched_at:
             at = live.touched_at
         sequence = snapshot.event_count
@@ -328,9 +328,10 @@ class Ledger:
         self.tables.put("drop_old_owners", self.now_ms(), is_news=False)
 
     def excuse_silence(self, since: int) -> None:
-        """Extend the leases that held at *since*, when a long write began, by its time, if other writers waited."""
+        """Extend the leases that have run out since *since* by the time since then, if owners could not write in it."""
         if self.tables.blocking:
-            self.tables.put("excuse_owners", self.now_ms() - since, since, is_news=False)
+            now = self.now_ms()
+            self.tables.put("excuse_owners", now - since, since, now, is_news=False)
 
     def claim(self, live: Live, owner: OwnerRow) -> Claim:
         """Give the run to *owner*; raise a `RunConflict` if it has an owner that is alive."""

@@ -4,8 +4,8 @@ When a file grows, the file system must also record where the new piece lies, wh
 starts its log over once it is four megabytes long, and needs no more from there on; most processes end before.
 
 So zeros are appended to the log. SQLite takes them for leftovers of an earlier use: a frame of the log counts only if
-it continues the one before. The log must never be passed to `stat`: since Linux 6.13 a file whose times were read has
-them written anew with its next change, and each commit would take as long as before.
+it continues the one before. The log must not be passed to `stat` while commits are to be quick: since Linux 6.13 a file
+whose times were read has them written anew with its next change, and each commit would take as long as before.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from holdfast.clock import SystemClock
 from holdfast.errors import StoreError
 from holdfast.folders import make_folder
 from holdfast.stores.trouble import unreachable
@@ -61,6 +62,15 @@ class Place:
         """True if others can find what is written: all connections of this process may still use a deleted log."""
         self._log = self._log or _log_of(self._path)
         return self._log is not None and not self.has_lost_log()
+
+    def log_age(self) -> float:
+        """Seconds since any process has written to the log; only for a process that has to wait anyway, as the next
+        commit takes longer after it.
+        """
+        try:
+            return SystemClock.time() - os.stat(f"{self._path}-wal").st_mtime
+        except OSError:
+            return 0.0
 
     def forget_log(self) -> None:
         """Forget the log: no connection has it open any more."""

@@ -7,7 +7,6 @@ single connection for both.
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -29,12 +28,12 @@ from holdfast.stores.place import Place
 from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import prepare, statements, use_log
 from holdfast.stores.trouble import PATIENCE, concerns_all, errors_of, explained, is_read_only, unreachable
+from holdfast.stores.turn import PAUSE, begin_in_turn
 from holdfast.stores.watch import Watch
 
 if TYPE_CHECKING:
     import sqlite3
 
-PAUSE = 0.001  # seconds between two tries to begin a transaction, about
 MOST_LOG = 64 * 2**20  # bytes of its log that SQLite keeps for reuse
 SETTLE = 4.0  # seconds that SQLite may take from writing a commit to its log until readers see it
 
@@ -58,7 +57,8 @@ class SqliteFile:
         self._read: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._version: int | None = None
-        self._contended = False  # the last transaction had to wait for another process
+        self._contended = False  # the last transaction had to wait for another process, or failed
+        self.silence = 0.0
         self._trace: EventRow | Live | None = None  # shows whether the group was committed
         self._in_use: list[sqlite3.Connection | sqlite3.Cursor] = []
         self._has_failed = False  # whether the last commit has
@@ -253,7 +253,7 @@ class SqliteFile:
         cursor = self._cursor if self._cursor is not None else self._write_cursor()
         if self._contended:
             SystemClock.sleep(PAUSE)
-            self._contended = False
+            self._contended, self.silence = False, 0.0
         try:
             cursor.execute("BEGIN IMMEDIATE")
         except Exception as error:
@@ -274,27 +274,12 @@ class SqliteFile:
         try:
             cursor.execute("BEGIN IMMEDIATE")
         except Exception as another:
-            self._wait_for_turn(cursor, another)
+            self._contended = True
+            self.silence = begin_in_turn(cursor, another, self._log_age)
         return cursor
 
-    def _wait_for_turn(self, cursor: sqlite3.Cursor, error: Exception) -> None:
-        """Begin when the other process has ended its transaction; raise *error* if it is not SQLITE_BUSY.
-
-        SQLite's own wait favours the process that has just written, and grows; others starve for seconds. Here a
-        process tries more often the longer it waits, and after a wait it lets others try first the next time.
-        """
-        import sqlite3
-
-        begun, waited = SystemClock.monotonic(), 0.0  # real time: it waits for the system
-        while getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY and waited <= PATIENCE:
-            self._contended = True
-            SystemClock.sleep(max(2 * PAUSE - waited / 50, PAUSE / 5) * random.uniform(0.5, 1.5))
-            try:
-                cursor.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as again:
-                error, waited = again, SystemClock.monotonic() - begun
-        raise error
+    def _log_age(self) -> float:
+        return 0.0 if self._place is None else self._place.log_age()
 
     def is_committed(self) -> bool:
         """True if a commit that was interrupted was made; one that failed has ended its transaction, too."""

@@ -82,7 +82,9 @@ class RunStore:
         self._secret: bytes | None = None
         self._ledger = Ledger(file, self.clock.time, self.ownership.is_alive)
         self.writer: Writer[Ledger] = Writer(
-            Transactions(file, self._ledger, crash).make, self._committed, quick=file.path is None
+            Transactions(file, self._ledger, stall=lease / 3, crash=crash).make,
+            self._committed,
+            quick=file.path is None,
         )
         self._deletion: Pending[Ledger, None] | None = None
         self._bell = Bell(file.watch if file.path is not None else None)

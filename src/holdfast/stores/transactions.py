@@ -20,13 +20,19 @@ Group = Sequence[Pending[Ledger, Any]]
 class Transactions:
     """Makes groups of writes on *file*.
 
+    If no process could write for *stall* seconds, no owner is taken for dead because its lease ran out meanwhile.
     *crash* is called at each point of the protocol: tests kill the process there.
     """
 
-    def __init__(self, file: Database, ledger: Ledger, crash: Callable[[str], object] | None) -> None:
+    def __init__(
+        self, file: Database, ledger: Ledger, *, stall: float, crash: Callable[[str], object] | None = None
+    ) -> None:
         self._file = file
         self._ledger = ledger
+        self._stall = stall
         self._crash = crash
+        self._begun = 0.0
+        self._lasted = 0.0  # seconds for which the last transaction kept all others from writing
         self._committing = False
         self._search_until: float | None = None
 
@@ -149,6 +155,11 @@ class Transactions:
             self._crash("begin")
         if self._file.begin():
             self._ledger.forget()
+        if self._file.blocking:
+            self._begun = self._ledger.time()
+            if self._lasted >= self._stall or self._file.silence >= self._stall:
+                silence = max(self._lasted, self._file.silence)
+                self._ledger.excuse_silence(int((self._begun - silence) * 1000))
 
     def _write(self, group: Group, lost: list[Lost]) -> None:
         """Make the group; a write that raises before it has changed anything does not affect the others."""
@@ -175,6 +186,8 @@ class Transactions:
         except Exception:
             self._committing = False
             raise
+        if self._file.blocking:
+            self._lasted = self._ledger.time() - self._begun
         self._settle(group)
 
     def _explained(self, error: Exception) -> Exception:

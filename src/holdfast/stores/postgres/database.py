@@ -49,6 +49,7 @@ class PostgresDatabase:
         self.name = address.name
         self.url = address.url
         self.has_concurrent_writers, self.blocking = True, False
+        self.silence = 0.0  # processes do not wait for each other
         self.ears = ears or Ears(address.session, channel=address.schema)
         self._sql = statements(address.schema)
         self._clock = ServerClock(self._measured)

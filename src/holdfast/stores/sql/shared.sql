@@ -49,7 +49,7 @@ DELETE FROM holdfast.owners
 WHERE until < $1 AND NOT EXISTS (SELECT 1 FROM holdfast.runs r WHERE r.owner = owners.id)
 
 -- name: excuse_owners
-UPDATE holdfast.owners SET until = until + $1 WHERE until > $2
+UPDATE holdfast.owners SET until = until + $1 WHERE until > $2 AND until <= $3
 
 -- name: cancels
 SELECT id, cancel FROM holdfast.runs WHERE owner = $1 AND cancel IS NOT NULL
