@@ -151,7 +151,7 @@ def _remembered(make: Callable[[Callable[..., Any], bool], T]) -> Callable[[Call
         value = make(fn, is_method)
         if len(made) >= _MOST_KNOWN:
             made.clear()
-        made[ref(fn, lambda gone: made.pop(gone, None))] = value
+        made[ref(fn, made.__delitem__)] = value  # not a function of ours: an interrupt within it would be lost
         return value
 
     return remembered
