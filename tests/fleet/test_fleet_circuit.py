@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 from tests.fleet.members import Member, member, wait_until
@@ -24,7 +24,7 @@ POLICIES = {
         "leased": {"mode": "leased", "rate": "1000/s"},
         "view": {"mode": "view"},
         "slots": {"concurrency": 8},
-        "probe*": {"concurrency": 1, "breaker": {"failure_threshold": 1, "min_backoff": 0.05}},
+        "probe*": {"concurrency": 1, "breaker": {"failure_threshold": 1, "min_backoff": 0.05, "probe_lease": 600.0}},
         "two*": {"concurrency": 1, "rate": {"per_second": 0.001, "burst": 2}},
         "*patient": {"max_wait": 20.0},
     },
@@ -52,6 +52,32 @@ def other(url: str) -> Iterator[Member]:
 def failures(of: Member, tool: str) -> int:
     """How many in a row it knows of."""
     return of.hf.breaker.diagnostics(tool).failure_count
+
+
+# --- probes -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_probe_found_that_redis_refuses_to_hear_is_told_when_it_is_allowed_again(
+    own_redis: RedisServer, one: Member, other: Member
+) -> None:
+    assert one.call("probe", fails=True) == "failed"
+    other.call("probe")
+    with ExitStack() as probe:
+
+        def is_out() -> bool:
+            with suppress(Denied):
+                probe.enter_context(one.hf.guard("probe"))
+                return True
+            return False
+
+        wait_until(is_out, "for the probe")
+        own_redis.command("ACL", "SETUSER", "default", "-evalsha")
+    one.heard.wait_for("fleet_lost")
+
+    own_redis.command("ACL", "SETUSER", "default", "+evalsha")
+    other.heard.wait_for("circuit_closed", "probe")
+
+    assert other.call("probe") == "ok"
 
 
 # --- in a row ---------------------------------------------------------------------------------------------------------

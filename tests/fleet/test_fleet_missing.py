@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.fleet.members import agree, member, wait_until
+from tests.fleet.members import agree, member, questions, wait_until
 from tests.servers import Cluster, RedisServer
 from tests.servers.fixtures import or_skipped
 from tests.servers.groups import SLOTS
@@ -64,6 +64,24 @@ def test_a_slot_of_a_tool_that_was_missing_is_told_when_it_is_back(own_redis: Re
         wait_until(lambda: own_redis.command("HGET", "holdfast:{slots}", "used") == b"0", "for the slot to come back")
 
 
+@pytest.mark.parametrize(("key", "fails"), [("holders", False), ("failures", True)])
+def test_a_tool_is_missing_until_its_calls_would_be_answered(own_redis: RedisServer, key: str, fails: bool) -> None:
+    with member(own_redis.url + PATIENT, {"tool": {"bad": {"concurrency": 9}}}) as one:
+        one.call("bad")
+        own_redis.command("SET", f"holdfast:{{bad}}:{key}", "not ours")
+        one.call("bad", fails=fails)
+        one.heard.wait_for("fleet_lost", "bad")
+        asked = questions(own_redis)
+        wait_until(lambda: questions(own_redis) >= asked + 2, "for it to be looked for again and again")
+        back = one.heard.of("fleet_returned")
+
+        own_redis.command("DEL", f"holdfast:{{bad}}:{key}")
+        one.heard.wait_for("fleet_returned", "bad")
+
+        assert not back
+        assert len(one.heard.of("fleet_lost")) == 1
+
+
 # --- clusters ---------------------------------------------------------------------------------------------------------
 
 
@@ -105,6 +123,50 @@ def test_a_node_that_is_away_is_the_trouble_of_its_tools_alone(own_cluster: Clus
         assert agreed == [True] * 3
         assert one.fleet.outages == 0
         assert agree(one, other, next(gone))
+
+
+def test_a_node_that_is_full_is_the_trouble_of_its_tools_until_it_writes_again(own_cluster: Cluster) -> None:
+    url = own_cluster.url + PATIENT
+    full, here, gone = own_cluster.nodes[2], on_node(1), on_node(2)
+    tool = next(gone)
+    with member(url) as one, member(url) as other:
+        before = one.call(tool)
+        full.command("CONFIG", "SET", "maxmemory", "1")
+        went = one.call(tool)
+        one.heard.wait_for("fleet_lost", tool)
+        asked = questions(full)
+        wait_until(lambda: questions(full) >= asked + 2, "for it to be looked for again and again")
+        back = one.heard.of("fleet_returned")
+        agreed = agree(one, other, next(here))
+
+        full.command("CONFIG", "SET", "maxmemory", "0")
+        one.heard.wait_for("fleet_returned", tool)
+
+        assert [before, went] == ["ok", "ok"]
+        assert not back
+        assert agreed
+        assert len(one.heard.of("fleet_lost")) == 1
+        assert agree(one, other, next(gone))
+
+
+def test_a_slot_that_is_given_back_while_a_cluster_moves_the_tool_is_free_when_it_has_moved(cluster: Cluster) -> None:
+    key = "giving:{slots}"
+    slot = slot_of(key.encode())
+    source, target = (cluster.nodes[(slot * 3 // SLOTS + step) % 3] for step in range(2))
+    with member(f"{cluster.url}?prefix=giving&wait=10", {"tool": {"slots": {"concurrency": 9}}}) as one:
+        one.fleet.lease = 600.0  # no lease brings back what is lost
+        with one.hf.guard("slots"):
+            target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.command("CLUSTER", "MYID"))
+            source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", target.command("CLUSTER", "MYID"))
+        one.heard.wait_for("fleet_lost", "slots")
+        keys = source.command("CLUSTER", "GETKEYSINSLOT", slot, 10)
+        assert isinstance(keys, list)
+
+        source.command("MIGRATE", "127.0.0.1", target.port, "", 0, 10_000, "KEYS", *keys)
+        cluster.move(slot, target)
+        one.heard.wait_for("fleet_returned", "slots")
+
+        wait_until(lambda: target.command("HGET", key, "used") == b"0", "for the slot to come back")
 
 
 @pytest.mark.parametrize("lend", [Pool.lend, lambda pool: asyncio.run(pool.alend())], ids=["thread", "task"])

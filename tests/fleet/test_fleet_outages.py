@@ -170,6 +170,22 @@ def test_a_reset_while_redis_is_away_reaches_the_fleet_on_return(own_redis: Redi
         assert [one.call("bad"), other.call("bad")] == ["ok", "ok"]
 
 
+def test_a_reset_that_redis_refuses_reaches_the_fleet_when_it_is_allowed_again(own_redis: RedisServer) -> None:
+    url = own_redis.url + PATIENT
+    with member(url) as one, member(url) as other:
+        one.trip("bad")
+        known = other.call("bad")
+        own_redis.command("ACL", "SETUSER", "default", "-evalsha")
+
+        other.hf.breaker.reset("bad")
+        other.heard.wait_for("fleet_lost")
+        own_redis.command("ACL", "SETUSER", "default", "+evalsha")
+        one.heard.wait_for("circuit_closed", "bad")
+
+        assert known == "CircuitOpen"
+        assert one.call("bad") == "ok"
+
+
 def test_failures_of_a_time_without_redis_open_the_local_circuit(own_redis: RedisServer) -> None:
     with member(own_redis.url) as one:
         own_redis.kill()

@@ -73,6 +73,40 @@ def test_a_slot_whose_call_ends_while_redis_is_away_is_told_when_it_is_back(own_
         wait_until(lambda: used(own_redis) == used(own_redis, "rated") == 0, "for the slots to come back")
 
 
+@pytest.mark.parametrize("tool", ["slots", "rated"])
+def test_a_slot_that_redis_would_not_take_back_is_free_when_it_writes_again(
+    own_redis: RedisServer, one: Member, tool: str
+) -> None:
+    with suppress(ConnectionError), one.hf.guard(tool):
+        own_redis.command("CONFIG", "SET", "maxmemory", "1")
+        raise ConnectionError
+    one.heard.wait_for("fleet_lost")
+    before = used(own_redis, tool)
+
+    own_redis.command("CONFIG", "SET", "maxmemory", "0")
+    one.heard.wait_for("fleet_returned")
+
+    assert before == 1
+    wait_until(lambda: used(own_redis, tool) == 0, "for the slot to come back")
+
+
+def test_a_name_whose_slots_are_back_is_forgotten(own_redis: RedisServer, one: Member) -> None:
+    one.call("slots")
+    name = one.fleet.holder
+    (of_tool,) = one.fleet.desks()
+    in_use = of_tool.holding()
+    one.fleet.rename()
+    known = of_tool.holding()
+    one.fleet.service._renewed = 0.0
+    one.fleet.service.ring()
+
+    wait_until(lambda: not of_tool.holding(), "for the next sign of life")
+
+    assert in_use == {}
+    assert known == {name: 0}
+    assert used(own_redis) == 0
+
+
 def test_what_is_lost_of_an_outcome_in_an_outage_is_not_its_slot() -> None:
     fleet = Fleet("redis://127.0.0.1:1")
     of_tool = fleet.desk("tool", lambda _: None)
@@ -110,7 +144,7 @@ def test_a_sign_of_life_says_how_many_slots_are_left_once_those_are_given_back_t
             one.fleet.rename()
             own_redis.command("HSET", "holdfast:{slots}:holders", name, 3)  # one was given without our knowing
         form = share.desk.form_of(Shared(None, None, 9), name)
-        one.fleet.connections.ask(form, lambda: share.desk.sign_of_life(form))
+        one.fleet.connections.ask(form, lambda: share.desk.sign_of_life(form, []))
         one.fleet.service._tell()
 
         assert own_redis.command("HGET", "holdfast:{slots}:holders", name) == b"1"

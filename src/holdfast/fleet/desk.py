@@ -6,11 +6,11 @@ Outcomes go along with the next question; if none comes, the service sends them 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.fleet.question import Held
-from holdfast.fleet.script import ADMITTED, MICRO, RESET, Answer, Asked, Form, Outcome, Shared, answer, checked
+from holdfast.fleet.question import Held, Question
+from holdfast.fleet.script import ADMITTED, MICRO, NO_PROBE, RESET, Answer, Form, Outcome, Shared, answer, checked
 from holdfast.guards.circuit import Seen
 from holdfast.guards.rate import RateConfig
 
@@ -80,7 +80,7 @@ class Desk:
         self._seen_at = 0
         self._told: list[Outcome] = []
         self._returned: dict[str, int] = {}
-        self._slots: dict[str, int] = {}
+        self._slots: dict[str, int] = {}  # also of names with none left, until Redis has counted them: see `settled`
         self._forms: dict[tuple[int, str], tuple[Shared, Form]] = {}
 
     def serve(self, follow: Callable[[Seen], object]) -> None:
@@ -112,19 +112,22 @@ class Desk:
         self._forms[id(shared), holder] = (shared, form)
         return form
 
-    def words(self, form: Form, asked: Asked) -> bytes:
-        """The question *asked*, encoded together with the pending outcomes."""
+    def words(self, question: Question) -> bytes:
+        """*question*, encoded together with the pending outcomes, which it notes."""
+        form, asked = question.form, question.asked
         if self._told:
-            return form.telling(self.pending(), asked)
+            question.told = self.pending()
+            return form.telling(question.told, asked)
         if not self._returned:
             return form.question(asked, 0)
         with self._lock:
             slots = self._returned.pop(form.holder, 0)
         return form.question(asked, slots)  # the service reports slots that were taken under other holder names
 
-    def news(self, form: Form) -> bytes:
-        """The pending outcomes, encoded without a question."""
-        return form.telling(self.pending())
+    def news(self, form: Form, told: list[Outcome]) -> bytes:
+        """The pending outcomes, which are added to *told*, encoded without a question."""
+        told += self.pending()
+        return form.telling(told)
 
     @property
     def has_news(self) -> bool:
@@ -132,14 +135,29 @@ class Desk:
         return bool(self._told or self._returned)
 
     def pending(self) -> list[Outcome]:
-        """Take all pending outcomes; the caller must send them."""
+        """Take all pending outcomes; the caller must send them, and `take_back` those that got no answer."""
         with self._lock:
             return self._take_all()
 
-    def sign_of_life(self, form: Form) -> bytes:
-        """The pending outcomes, and the slots the holder has after them: in one message, so that the two agree."""
+    def take_back(self, told: Sequence[Outcome]) -> None:
+        """Queue again what must not be lost of outcomes that were *told* in vain, or perhaps in vain.
+
+        Slots need not be: the next sign of life says how many are left.
+        """
+        kept = [outcome._replace(slots=0, refund=0.0) for outcome in told if _must_arrive(outcome)]
+        if kept:
+            with self._lock:
+                self._told[:0] = kept
+            self.fleet.dirty(self)
+
+    def sign_of_life(self, form: Form, told: list[Outcome]) -> bytes:
+        """The pending outcomes, which are added to *told*, and the slots the holder has after them.
+
+        Both go in one message, so that they agree.
+        """
         with self._lock:
-            told, slots = self._take_all(), self._slots.get(form.holder, 0)
+            told += self._take_all()
+            slots = self._slots.get(form.holder, 0)
         # No call asks under an old holder name any more, so its number is set exactly: slots of lost answers end here.
         return form.telling(told, renew=f"{'' if form.holder == self.fleet.holder else '='}{slots}")
 
@@ -188,16 +206,22 @@ class Desk:
             self._follow(seen)
 
     def forget(self) -> None:
-        """Drop what was seen, because the connection is lost; of pending outcomes, only resets and slots are kept."""
+        """Drop what was seen, because the connection is lost.
+
+        Of pending outcomes, only resets, the answers of probes, and slots are kept.
+        """
         with self._lock:
             self.fresh = self._pristine = False
             self.generation, self._seen, self._seen_at = -1, (), 0
             self.rate = None
             self.troubled = False
             self.block.tokens = 0.0
-            told, self._told = self._told, [outcome for outcome in self._told if outcome.says == RESET]
+            told, self._told = self._told, []
             for outcome in told:
-                self._return(outcome.holder, outcome.slots)
+                if _must_arrive(outcome):
+                    self._told.append(outcome)
+                else:
+                    self._return(outcome.holder, outcome.slots)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -209,7 +233,7 @@ class Desk:
         with self._lock:
             self._let_go(outcome.holder, outcome.slots)
             was_troubled = self.troubled
-            counts = self.is_available or outcome.says == RESET  # otherwise the local circuit is told instead
+            counts = self.is_available or _must_arrive(outcome)  # otherwise the local circuit is told instead
             if outcome.says_more and counts and len(self._told) < MOST_TOLD:
                 self._told.append(outcome)
                 if outcome.says:
@@ -230,11 +254,9 @@ class Desk:
         self.fleet.dirty(self)
 
     def _let_go(self, holder: str, slots: int) -> None:
-        left = self._slots.get(holder, 0) - slots
-        if left > 0:
-            self._slots[holder] = left
-        else:
-            self._slots.pop(holder, None)
+        if slots:
+            left = self._slots.get(holder, 0) - slots
+            self._slots[holder] = left if left > 0 else 0
 
     def _return(self, holder: str, slots: int) -> None:
         """Queue slots to be given back; this must be sent, as the lease of a holder name in use does not end."""
@@ -253,9 +275,26 @@ class Desk:
         self._told, self._returned = [], {}
 
     def holding(self) -> dict[str, int]:
-        """The slots that this process has, by the holder name it took them under."""
+        """The slots that this process has, by the holder name it took them under.
+
+        An old name with none left is there, too, as long as Redis may count slots for it that were given back in vain.
+        """
         with self._lock:
-            return dict(self._slots)
+            return {holder: slots for holder, slots in self._slots.items() if slots or holder != self.fleet.holder}
+
+    def settled(self, holder: str) -> None:
+        """Forget *holder*, an old name, if it has no slots: Redis knows that, too."""
+        with self._lock:
+            if not self._slots.get(holder):
+                self._slots.pop(holder, None)
+
+
+def _must_arrive(outcome: Outcome) -> bool:
+    """True for what no outage may lose: a reset; a probe's answer, without which the fleet waits for the probe's lease.
+
+    Either may arrive late or twice: Redis ignores the answer of a probe that it no longer waits for.
+    """
+    return outcome.says == RESET or outcome.probe != NO_PROBE
 
 
 def block_of(rate: RateConfig, cost: float) -> int:

@@ -130,12 +130,16 @@ class Fleet:
             self.given_up.set()
         self.service.ring()
 
-    def miss(self, desk: Desk, error: Away) -> None:
-        """*desk* got no answer. If other desks may still get theirs, it alone is missing; the service finds out."""
+    def miss(self, desk: Desk, error: Away, *, renames: bool = True) -> None:
+        """*desk* got no answer. If other desks may still get theirs, it alone is missing; the service finds out.
+
+        It *renames* unless no slot was asked for or given back.
+        """
         if not isinstance(error, Refused) and self.address.kind != "cluster":
             self.lose(error)
             return
-        self.rename()
+        if renames:
+            self.rename()
         with self._lock:
             if not desk.is_available:
                 return

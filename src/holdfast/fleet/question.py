@@ -6,6 +6,7 @@ The rest of this package, except `link`, is loaded only by processes that have a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +15,7 @@ from holdfast.fleet.link import Away
 
 if TYPE_CHECKING:
     from holdfast.fleet.desk import Desk
-    from holdfast.fleet.script import Asked, Form
+    from holdfast.fleet.script import Asked, Form, Outcome
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -32,7 +33,7 @@ class Held(msgspec.Struct, frozen=True):
 class Question:
     """One question to the fleet; *reply* is the answer, None if there was none in time."""
 
-    __slots__ = ("asked", "desk", "form", "held", "reply", "_gone")
+    __slots__ = ("asked", "desk", "form", "held", "reply", "told", "_gone")
 
     def __init__(self, desk: Desk, form: Form, asked: Asked) -> None:
         self.desk = desk
@@ -40,6 +41,7 @@ class Question:
         self.asked = asked
         self.reply: list[Any] | None = None
         self.held: Held | None = None
+        self.told: Sequence[Outcome] = ()  # the outcomes that went along
         self._gone = False
 
     def settle(self) -> None:
@@ -49,8 +51,10 @@ class Question:
             self._took(fleet.connections.ask(self.form, self._words))
         except Away as error:
             fleet.miss(self.desk, error)
+            self.desk.take_back(self.told)
         except BaseException:  # raised by a signal handler, for example: what was granted to this name stays unknown
             fleet.rename()
+            self.desk.take_back(self.told)
             raise
 
     async def asettle(self) -> None:
@@ -68,6 +72,7 @@ class Question:
             self._took(reply)
         except Away as error:
             fleet.miss(self.desk, error)
+            self.desk.take_back(self.told)
 
     async def heard(self, answer: asyncio.Future[Any]) -> Any:
         """Await *answer*; if the task is cancelled when it is there already, it goes to `forsaken`."""
@@ -97,9 +102,10 @@ class Question:
             self._took(reply)
         except Away:  # nothing was granted; but slots that were given back along with the question did not arrive
             self.desk.fleet.rename()
+            self.desk.take_back(self.told)
 
     def _words(self) -> bytes:
-        return self.desk.words(self.form, self.asked)
+        return self.desk.words(self)
 
     def _took(self, reply: Any) -> None:
         if reply is None:  # no connection was free in time

@@ -24,6 +24,7 @@ from holdfast.shipped import read_shipped
 ADMITTED, CIRCUIT, RATE, CONCURRENCY, NOTHING = range(5)
 NO_PROBE = -1
 RESET = "reset"  # what an outcome says that resets the circuit; the user's wish, which no outage may lose
+TRY = "?"  # instead of slots whose lease is renewed: use all keys as calls do, to see if that works
 PARTS = ("1_usual.lua", "2_rate.lua", "3_circuit.lua", "4_slots.lua", "5_decide.lua")  # files in `decide/`
 MICRO = 1_000_000
 BACK_US = 5 * MICRO  # by which the server's clock may go back unnoticed; the same as BACK in the script

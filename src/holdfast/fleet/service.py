@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.clock import SystemClock
 from holdfast.errors import in_words
 from holdfast.fleet.link import PATIENCE, Away, Link, packed
-from holdfast.fleet.script import RESET, Answer, Form, Outcome, Shared, answer, change, checked, load
+from holdfast.fleet.script import RESET, TRY, Answer, Form, Outcome, Shared, answer, change, checked, load
 from holdfast.guards.breaking import BreakerConfig
 from holdfast.solo import Solo
 
@@ -124,6 +124,7 @@ class Service:
             ear.ask(_PING)
             ear.bound = PATIENCE
             self._try(ear)
+            self._renewed = 0.0
             _do(ear, packed(("SUBSCRIBE", fleet.channel)))
             connections.pool(node)
             self._stock()
@@ -267,8 +268,9 @@ class Service:
             connections.forget_troubled()
         for desk in list(fleet.missing):
             form = desk.form(desk.shared)
-            if self._say(desk, form, partial(form.telling, [])) is not None:
+            if self._say(desk, form, partial(form.telling, renew=TRY)) is not None:
                 fleet.regain(desk)
+                self._renewed = 0.0
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -286,24 +288,28 @@ class Service:
         fleet.connections.forget_closed_loops()
         for desk in fleet.desks():
             for holder, slots in desk.holding().items():
-                form = desk.form_of(desk.shared, holder)
+                is_old, form = holder != fleet.holder, desk.form_of(desk.shared, holder)
                 told = self._say(desk, form, partial(desk.sign_of_life, form)) if desk.is_available else None
-                if told is not None and told.taken < slots and holder == fleet.holder:
+                if told is not None and is_old:
+                    desk.settled(holder)
+                elif told is not None and told.taken < slots:
                     # Redis has forgotten slots, or calls gave some back meanwhile. Once no call asks under this name,
                     # its number can be set exactly: see `Desk.sign_of_life`.
                     fleet.rename()
                     self._renewed = 0.0
 
-    def _say(self, desk: Desk, form: Form, compose: Callable[[], bytes]) -> Answer | None:
-        """Send what *compose* encodes for *desk*; None if there was no answer."""
+    def _say(self, desk: Desk, form: Form, compose: Callable[[list[Outcome]], bytes]) -> Answer | None:
+        """Send what *compose* encodes for *desk*, adding the outcomes that go along; None if there was no answer."""
         fleet, connections = self._fleet, self._fleet.connections
         if (node := connections.topology.peek(form.key)) is not None and not connections.pool(node).size:
             self._stock()  # otherwise this thread would wait for itself to open a connection
+        told: list[Outcome] = []
         try:
-            reply = connections.ask(form, compose)
+            reply = connections.ask(form, partial(compose, told))
             said = None if reply is None else answer(checked(reply))
         except Away as error:
-            fleet.miss(desk, error)
+            fleet.miss(desk, error, renames=bool(told))
+            desk.take_back(told)
             return None
         if said is not None:
             desk.see(said)

@@ -27,7 +27,8 @@
 --   6 capacity  7 floor: empty if not adaptive    13 channel: gets each change of the circuit, and its first failure,
 --   8 limit: empty, or slots; 0 gives none           because from then on processes must report successes
 --                                                 14 renew: empty, or the slots that the holder has once its outcomes
---                                                    are settled: put back if Redis forgot them; "=n": set to n
+--                                                    are settled: put back if Redis forgot them; "=n": set to n;
+--                                                    "?": only try whether all keys can be used
 --                                                 15 random, 0 to 1
 -- says: "" nothing (a probe is given back), "ok" (count times), "reset", or the category of a failure.
 -- generation -1: reported without a grant; admitted_at_us -1: admitted its duration ago. If tokens of several attempts

@@ -50,13 +50,22 @@ local function renew(text)
   local exact = string.match(text, '^=(%d+)$')
   local believed = tonumber(exact or text)
   local known = tonumber(call('HGET', HOLDERS, holder))
-  if (exact and known ~= believed) or (not known and believed > 0) then
+  if (exact and (known or 0) ~= believed) or (not known and believed > 0) then
     local more = believed - (known or 0)
     used = used + more - max(0, min(more, rest())) -- slots of rest() are counted already
     call('HSET', HOLDERS, holder, believed)
   end
   if known or believed > 0 then live_on() end
   return not exact and known or believed
+end
+
+local function try() -- fail where a question or an outcome would: by a key of another type, or because writes fail
+  call('ZCARD', FAILURES)
+  call('LLEN', WINDOW)
+  call('HLEN', HOLDERS)
+  call('ZCARD', LEASES)
+  made = true -- this writes
+  return 0
 end
 
 local old = not touched or now - touched >= TOUCH -- once a minute

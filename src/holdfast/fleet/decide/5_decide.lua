@@ -32,7 +32,7 @@ for who, slots in pairs(given) do
     give_back(who, slots, known)
   end
 end
-local renewed = ARGV[14] ~= '' and renew(ARGV[14]) or 0
+local renewed = ARGV[14] == '?' and try() or ARGV[14] ~= '' and renew(ARGV[14]) or 0
 
 -- ---- admit ---------------------------------------------------------------------------------------------------------
 
