@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -146,7 +147,9 @@ class Model:
         grant = self.circuit.admit(now)
         assert isinstance(grant, Grant)
         if grant.probe is not None:
-            self.circuit._probes[grant.probe] += wait  # it begins after the wait
+            # It begins after the wait, which is in whole microseconds, as the caller is told it.
+            begins = now + (math.ceil(micros(wait)) / 1e6 if wait else 0.0)
+            self.circuit._probes[grant.probe] = begins + self.breaker.probe_lease
         return grant
 
     def _take_block(self, bucket: Bucket, now: float, cost: float, most: int) -> int:
