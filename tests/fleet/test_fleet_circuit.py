@@ -77,7 +77,7 @@ def test_what_a_probe_found_that_redis_refuses_to_hear_is_told_when_it_is_allowe
     own_redis.command("ACL", "SETUSER", "default", "+evalsha")
     other.heard.wait_for("circuit_closed", "probe")
 
-    assert other.call("probe") == "ok"
+    wait_until(lambda: other.call("probe") == "ok", "for its slot, too")
 
 
 # --- in a row ---------------------------------------------------------------------------------------------------------
