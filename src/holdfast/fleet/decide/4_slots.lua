@@ -59,14 +59,13 @@ local function renew(text)
   return not exact and known or believed
 end
 
-local function try() -- fail where a question or an outcome would: by a key of another type, or because writes fail
+local function try() -- fail where a question or an outcome would: by a key of another type; `old` makes it write, too
   call('ZCARD', FAILURES)
   call('LLEN', WINDOW)
   call('HLEN', HOLDERS)
   call('ZCARD', LEASES)
-  made = true -- this writes
   return 0
 end
 
-local old = not touched or now - touched >= TOUCH -- once a minute
+local old = not touched or now - touched >= TOUCH or ARGV[14] == '?' -- once a minute, and when a tool is back
 if old and limit then balance() end
