@@ -177,17 +177,17 @@ def test_a_run_that_takes_long_is_known_to_be_alive(disk: Place, clock: ManualCl
 def test_a_run_is_looked_after_still_when_an_earlier_block_that_had_lost_it_is_left(
     disk: Place, clock: ManualClock
 ) -> None:
-    hf, other = disk.open(), disk.open()
+    hf = disk.open()
     lost = hf.run(run_id="r")
     lost.__enter__()
-    clock.advance(2 * hf.runs.lease)  # as if its process had been frozen
-    with suppress(KeyboardInterrupt), other.resume("r"):
+    later = disk.open(clock=ManualClock(clock.monotonic() + 2 * hf.runs.lease))  # as if `hf` had been frozen
+    with suppress(KeyboardInterrupt), later.resume("r"):
         raise KeyboardInterrupt
 
     with pytest.raises(RunCancelled), hf.resume("r") as run:  # noqa: PT012
         with pytest.raises(LeaseLost):
             lost.__exit__(None, None, None)
-        other.runs.cancel("r")
+        disk.open().runs.cancel("r")
         assert run.cancelled.wait(30)
         run.check()
 
