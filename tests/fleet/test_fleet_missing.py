@@ -85,10 +85,10 @@ def test_a_tool_is_missing_until_its_calls_would_be_answered(own_redis: RedisSer
 def test_slots_that_no_holder_accounts_for_are_free_when_their_tool_is_back(own_redis: RedisServer) -> None:
     with member(own_redis.url + PATIENT, {"tool": {"bad": {"concurrency": 9}}}) as one:
         one.call("bad")
-        own_redis.command("HSET", "holdfast:{bad}", "used", "9")
         own_redis.command("SET", "holdfast:{bad}:holders", "not ours")
         one.call("bad")
         one.heard.wait_for("fleet_lost", "bad")
+        own_redis.command("HSET", "holdfast:{bad}", "used", "9")
 
         own_redis.command("DEL", "holdfast:{bad}:holders")
         one.heard.wait_for("fleet_returned", "bad")

@@ -401,8 +401,8 @@ async def test_a_run_whose_first_events_were_pruned_says_so(store: SqliteRunStor
     async with running(top, (80, 24)) as pilot:
         top.go("run", "short")
 
+        await until(pilot, lambda: "events before 4 are no longer kept" in " ".join(seen(top).split()))
         await until(pilot, lambda: "turn 4" in seen(top))
-        assert "events before 4 are no longer kept" in " ".join(seen(top).split())
 
 
 async def test_what_a_process_that_is_gone_was_calling_no_longer_runs(store: SqliteRunStore, top: Top) -> None:
