@@ -1231,11 +1231,28 @@ async def test_nothing_is_kept_of_a_request_that_is_cancelled_in_one_breath() ->
         client.say(id=1, method="x/y", params={"_meta": META})
         client.say(method="notifications/cancelled", params={"requestId": 1, "_meta": META})
         await client.ask("x/z", 2, _meta=META)
-        await client.session.upstream.close()
-        gc.collect()
 
         assert [request.frame["id"] for request in made.requests] == [2]
-        assert not [each for each in gc.get_objects() if type(each) is Post]
+        await until(lambda: not posts())
+
+
+async def test_a_kept_connection_keeps_nothing_of_the_request_that_opened_it() -> None:
+    async with server(plain(works)) as made, wrapped(made.url, begins=False) as client:
+        await client.ask("x/y", 1, _meta=META)
+
+        assert len(made.requests) == 1
+        await until(lambda: not posts())
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+
+
+def posts() -> list[Post]:
+    gc.collect()
+    return [each for each in gc.get_objects() if type(each) is Post]
 
 
 async def test_a_subscription_is_an_answer_that_does_not_end() -> None:

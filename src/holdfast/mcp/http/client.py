@@ -128,6 +128,17 @@ class Response:
         self._answer.close()
 
 
+class Sending:
+    """One try to send a request. It knows nothing of the request, as a connection keeps the context in which it was
+    opened, and with it this object.
+    """
+
+    __slots__ = ("has_begun",)
+
+    def __init__(self) -> None:
+        self.has_begun = False  # True once there is a connection, before the first byte is written
+
+
 class Client:
     """The connections to the server at *url*, which messages call *target*; for one event loop."""
 
@@ -153,13 +164,10 @@ class Client:
         )
 
     async def send(
-        self, method: str, url: URL, headers: Pairs, data: bytes | None, on_write: Callable[[], object] = lambda: None
+        self, method: str, url: URL, headers: Pairs, data: bytes | None, sending: Sending | None = None
     ) -> Response:
-        """Send a request, whose *headers* the caller has checked; no redirect is followed.
-
-        *on_write* is called when there is a connection, before the first byte is written.
-        """
-        _on_write.set(on_write)
+        """Send a request, whose *headers* the caller has checked; no redirect is followed."""
+        _sending.set(sending or Sending())
         skipped = None if data is None or any(name == "content-type" for name, _ in headers) else ("content-type",)
         if self._session.closed:
             raise ServerLost(f"{self._target} cannot be asked: the connections to it are closed", sent=False)
@@ -256,7 +264,7 @@ def _as_sent(value: str) -> str:
 # -- connections -------------------------------------------------------------------------------------------------------
 
 # Of the request that the current task sends: aiohttp makes the object for it, and has no place for more.
-_on_write: Final[ContextVar[Callable[[], object]]] = ContextVar("holdfast_on_write")
+_sending: Final[ContextVar[Sending]] = ContextVar("holdfast_sending")
 
 
 class _Stale(Exception):
@@ -275,7 +283,7 @@ def _requests(idle: set[asyncio.Transport]) -> type[aiohttp.ClientRequest]:
                 if conn.protocol is None or conn.protocol.should_close or _is_readable(transport):
                     raise _Stale
             conn.add_callback(partial(_given_back, conn, idle))
-            _on_write.get()()
+            _sending.get().has_begun = True
             return await super().send(conn)
 
     return Request

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
 
 from holdfast.category import retry_after
 from holdfast.errors import ConfigError, printable
 from holdfast.mcp import frames
-from holdfast.mcp.http.client import CONNECT_TIMEOUT, Client, Response, address, require
+from holdfast.mcp.http.client import CONNECT_TIMEOUT, Client, Response, Sending, address, require
 from holdfast.mcp.http.incoming import TOKEN
 from holdfast.mcp.naming import shown_url
 from holdfast.mcp.wire import Answer, Pairs, ServerLost
@@ -69,17 +69,14 @@ class Endpoint:
         self._keeps_cookies = not is_shared and "cookie" not in self._fixed
 
     async def open(
-        self, method: str, headers: Headers, data: bytes | None = None, on_write: Callable[[], object] = lambda: None
+        self, method: str, headers: Headers, data: bytes | None = None, sending: Sending | None = None
     ) -> Response:
-        """Send a request; the caller must read and close the response. Raise `ServerLost` if there is none.
-
-        *on_write* is called before the first byte is written.
-        """
+        """Send a request; the caller must read and close the response. Raise `ServerLost` if there is none."""
         pairs = self._pairs(headers)
         client = self._client
         if client is None:
             client = self._client = Client(self.target, self._given, keeps_cookies=self._keeps_cookies)
-        response = await client.send(method, self._url, pairs, data, on_write)
+        response = await client.send(method, self._url, pairs, data, sending)
         for _ in range(MOST_REDIRECTS):
             following = self._following(method, response)
             if following is None:

@@ -18,7 +18,7 @@ from holdfast.mcp import frames
 from holdfast.mcp.batch import line_of
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
-from holdfast.mcp.http.client import Response
+from holdfast.mcp.http.client import Response, Sending
 from holdfast.mcp.http.endpoint import (
     COOKIE,
     HOP,
@@ -60,7 +60,7 @@ class Post:
     `waiting` are the ids of those that are not answered.
     """
 
-    __slots__ = ("asks", "data", "exchange", "head", "is_sent", "waiting")
+    __slots__ = ("asks", "data", "exchange", "head", "sending", "waiting")
 
     def __init__(self, exchange: Exchange, data: bytes | None = None, head: Head | None = None) -> None:
         self.exchange = exchange
@@ -68,11 +68,7 @@ class Post:
         self.head = head
         self.waiting = frames.asked(data, head) if data is not None else set()
         self.asks = bool(self.waiting)
-        self.is_sent = False  # at least in part
-
-    def note_sent(self) -> None:
-        """Note that it is being written."""
-        self.is_sent = True
+        self.sending = Sending()  # the last try
 
 
 class Relay:
@@ -122,7 +118,7 @@ class Relay:
 
     def take_back(self, id: Id) -> bool:
         task, post = self._asking(id)
-        return task is not None and post is not None and not post.is_sent and task.cancel()
+        return task is not None and post is not None and not post.sending.has_begun and task.cancel()
 
     def asker(self, channel: Channel) -> bytes | None:
         """A digest of what tells the server who a client is: its token, its cookies, any other header of its own."""
@@ -219,8 +215,8 @@ class Relay:
 
     async def _ask(self, method: str, headers: Pairs, post: Post) -> Response:
         """Send it once; cookies and the session's id are for this client, which gets the id that it knows."""
-        post.is_sent = False  # what the server refused before does not count
-        response = await self._endpoint.open(method, headers, post.data, post.note_sent)
+        post.sending = Sending()  # what the server refused before does not count
+        response = await self._endpoint.open(method, headers, post.data, post.sending)
         if response.is_success:
             self._client, self._welcome = (post.exchange.pairs, post.exchange.headers), post.exchange.headers
         own = [pair for pair in response.pairs if pair[0] == COOKIE]

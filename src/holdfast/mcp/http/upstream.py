@@ -18,7 +18,7 @@ from holdfast.clock import Clock
 from holdfast.mcp import frames
 from holdfast.mcp.frames import Head, Id
 from holdfast.mcp.handshake import Handshake
-from holdfast.mcp.http.client import Response
+from holdfast.mcp.http.client import Response, Sending
 from holdfast.mcp.http.endpoint import JSON, LAST_EVENT, SESSION, VERSION, Endpoint, rpc_error
 from holdfast.mcp.http.mirrored import ToolHeaders, mirrored, name_in
 from holdfast.mcp.http.session import ACCEPT, HttpSession, forgo_later, one_line, says_lost, take_off
@@ -55,12 +55,8 @@ class Post:
         self.version = self.params.protocol  # None if it belongs to a session
         self.last_id: str | None = None
         self.retry: float | None = None
-        self.is_sent = False  # at least in part
+        self.sending = Sending()  # the last try
         self.task: asyncio.Task[None] | None = None
-
-    def note_sent(self) -> None:
-        """Note that it is being written."""
-        self.is_sent = True
 
 
 class HttpUpstream:
@@ -101,7 +97,7 @@ class HttpUpstream:
 
     def take_back(self, id: Id) -> bool:
         post = self._posts.get(id)
-        if post is None or post.task is None or post.is_sent:
+        if post is None or post.task is None or post.sending.has_begun:
             return False
         return post.task.cancel()
 
@@ -200,8 +196,8 @@ class HttpUpstream:
 
     async def _ask(self, post: Post) -> ServerLost | None:
         """Send a frame and pass on the answer; return the refusal if the status is an error."""
-        post.is_sent = False  # what the server refused before does not count
-        response = await self._endpoint.open("POST", self._headers(post), post.data, post.note_sent)
+        post.sending = Sending()  # what the server refused before does not count
+        response = await self._endpoint.open("POST", self._headers(post), post.data, post.sending)
         if not response.is_success:
             return await self._endpoint.refusal(response)
         with closing(response):
