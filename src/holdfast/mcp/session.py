@@ -51,6 +51,7 @@ class Session:
         self.defers_calls = True  # a call begins in the next turn of the event loop: until then a client can cancel it
         self.hold: Callable[[bool], object] = lambda held: None  # stops reading from the client, or resumes
         self.changed = server.publish
+        self.on_idle: Callable[[], object] = lambda: None  # called when the client waits for no answer any more
         self._tell = tell
         self._running: set[Call] = set()
         self._calls: dict[Any, Call] = {}  # the same by the client's id; the last of several with one id
@@ -84,15 +85,21 @@ class Session:
         """The facts of the server for the dashboard and other processes."""
         return self.upstream.condition.facts(self.server.name, self.handshake)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if the client waits for no answer."""
+        return not self._pending and not self._running
+
     async def idle(self) -> None:
         """Wait until the client waits for no answer."""
-        while self._pending or self._running:
+        while not self.is_idle:
             self._idle.clear()
             await self._idle.wait()
 
     def _settled(self) -> None:
-        if not self._pending and not self._running:
+        if self.is_idle:
             self._idle.set()
+            self.on_idle()
 
     # -- from the client -----------------------------------------------------------------------------------------------
 

@@ -234,6 +234,30 @@ async def test_without_a_session_of_its_own_an_older_client_that_leaves_has_canc
         assert made.asked("notifications/cancelled") == []
 
 
+async def test_a_call_whose_older_client_has_left_ends_with_the_gateway() -> None:
+    asked = asyncio.Event()
+
+    async def call(reply: Reply) -> None:
+        if reply.request.asks == "tools/call":
+            asked.set()
+            await reply.gone.wait()
+            reply.keeps = False
+        else:
+            await reply.text()
+
+    with holdfast.open(":memory:", policies={}) as hf:
+        async with server(plain(call)) as made, gateway(remote(made.url), hf=hf) as url, web(url, "remote") as client:
+            calling = asyncio.ensure_future(client.call())
+            await asyncio.wait_for(asked.wait(), 20)
+            calling.cancel()
+            await asyncio.wait({calling})
+            await client.post(frame("ping"))  # comes after the end of that connection
+        (run,) = hf.runs.list_runs()
+        (ended,) = [event for event in hf.runs.event_page(run.id).events if event.type == "tool_ended"]
+
+    assert (run.interrupted, ended.payload["status"]) == (True, "cancelled")
+
+
 async def test_without_sessions_a_process_is_told_nothing_by_a_notification() -> None:
     async with gateway(LOCAL) as address, web(address, "local") as client:
         told = await client.post(frame("notifications/told", None), **modern_headers("notifications/told"))

@@ -16,6 +16,7 @@ from holdfast.clock import Timer
 from holdfast.errors import RunCancelled
 from holdfast.mcp.http.exchange import Exchange
 from holdfast.mcp.server import Home
+from holdfast.mcp.session import Session
 
 IDLE: Final = 1800.0  # seconds of silence after which a client counts as gone
 
@@ -45,6 +46,7 @@ class Conversation:
         alive: set[Conversation],
     ) -> None:
         self.exchanges: dict[Exchange, None] = {}  # requests that are being answered, the newest last
+        self.sessions: set[Session] = set()  # in which calls are under way, if each request has a session of its own
         self._hf = hf
         self._name = name
         self._prompt = prompt

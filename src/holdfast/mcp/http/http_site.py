@@ -154,6 +154,9 @@ class HttpSite:
         def hand_on() -> None:
             exchange.when_done(done)  # not before there is something to cancel
             self._receiver(session, heads, exchange).receive(exchange.body, exchange)
+            if conversation is not None and not session.is_idle:  # its calls may outlive the client's connection
+                conversation.sessions.add(session)
+                session.on_idle = partial(conversation.sessions.discard, session)
             _pass_rest(exchange, relay)
 
         return _within(conversation, hand_on)
@@ -231,14 +234,11 @@ class HttpSite:
         return conversation
 
     def _new_conversation(self, key: str) -> Conversation:
-        left: list[Session] = []  # those in which calls may be under way when the run ends
-
         def ended() -> None:
             forget(self._known, key, conversation)
-            left.extend(self._single[each] for each in conversation.exchanges if each in self._single)
 
         async def close() -> None:
-            await asyncio.gather(*(session.close() for session in left))
+            await asyncio.gather(*(session.close() for session in conversation.sessions))
 
         conversation = Conversation(self.hf, key, self.endpoint.target, on_end=ended, close=close, alive=self._alive)
         return conversation
