@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -69,3 +71,27 @@ def test_another_thread_leaves_signals_as_they_are() -> None:
     thread.join()
 
     assert found == [signal.SIG_DFL]
+
+
+@pytest.mark.parametrize("forks", ["the main thread", "another thread"])
+def test_a_forked_child_has_the_handlers_from_before(forks: str) -> None:
+    codes: list[int] = []
+
+    def fork() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks in the midst of threads
+            child = os.fork()
+        if not child:
+            os._exit(sum(signal.getsignal(number) != signal.SIG_DFL for number in ENDS))
+        codes.append(os.waitpid(child, 0)[1])
+
+    with ended_gently(), handled({signal.SIGTERM: lambda number, _: None}):
+        if forks == "the main thread":
+            fork()
+        else:
+            thread = threading.Thread(target=fork)
+            thread.start()
+            thread.join()
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+
+    assert codes == [0]

@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 Handler = Callable[[int, FrameType | None], object]
+
+_replaced: list[dict[signal.Signals, Any]] = []  # the handlers that ours stand in for, the outermost first
 
 
 @contextmanager
@@ -20,18 +23,33 @@ def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         if os.getpid() == me:
             handlers[signal.Signals(number)](number, frame)
-        else:
+        else:  # a child that was forked at this very moment
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)
 
     before = {number: signal.getsignal(number) for number in handlers}
+    _replaced.append(before)
     try:
         for number in handlers:
             signal.signal(number, handle)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        _replaced.remove(before)
+        _put_back(before)
+
+
+def _put_back(before: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _in_child() -> None:
+    """Put back all handlers: since 3.13, a child forked by another thread than the main one may not call ours."""
+    for before in reversed(_replaced):
+        _put_back(before)
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 @contextmanager
