@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import io
 import json
@@ -25,6 +26,8 @@ from rich.console import Console
 
 from holdfast import ExecutionStats, events
 from holdfast.cli.demo import SEED
+from holdfast.demo.children import Child
+from holdfast.demo.client import Client, Gone
 from holdfast.demo.killed import scene
 from holdfast.demo.race import ROWS, Race
 from holdfast.demo.stage import Played, Saving, Stage, closing, savings
@@ -408,3 +411,22 @@ async def test_what_is_down_once_is_down_again_a_day_later(clock: ManualClock) -
         clock.advance(DAY - clock.monotonic() % DAY)
 
     assert world.in_vain == 2
+
+
+async def test_a_client_whose_proxy_gives_no_answer_is_told_so(tmp_path: Path) -> None:
+    said = json.dumps({"id": 1, "error": {"code": -32000, "message": "lost"}})
+    code = f"import sys; sys.stdin.readline(); print({said!r}, flush=True); sys.stdin.read()"
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    (tmp_path / "errors").touch()
+    client = Client(Child(process, process.stdin, process.stdout), tmp_path / "errors")
+    listening = asyncio.ensure_future(client.listen())
+
+    with pytest.raises(Gone):
+        await asyncio.wait_for(client.greet(), 20)
+
+    await listening
+    process.stdin.close()
+    await process.wait()

@@ -81,9 +81,11 @@ class Client:
         return Reply(result["content"][0]["text"], bool(result.get("isError")), took)
 
     async def listen(self) -> None:
-        """Hand answers to the calls that wait for them, until the proxy ends."""
+        """Hand answers to the calls that wait for them, until the proxy ends, or tells of an error as it ends."""
         async for line in self._proxy.output:
             frame = msgspec.json.decode(line)
+            if "error" in frame:
+                break
             waiting = self._waiting.pop(frame.get("id"), None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(frame["result"])
