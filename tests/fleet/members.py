@@ -59,6 +59,10 @@ class Member(NamedTuple):
         except ConnectionError:
             return "failed"
 
+    def generation(self, tool: str) -> int:
+        """Of the fleet's circuit, when it was last seen."""
+        return next(desk.generation for desk in self.fleet.desks() if desk.tool == tool)
+
     def trip(self, tool: str) -> None:
         """Open a circuit, and wait until it is."""
         assert [self.call(tool, fails=True) for _ in range(3)] == ["failed"] * 3

@@ -206,7 +206,7 @@ def test_a_frame_with_a_name_twice_that_is_not_plain_json_can_be_changed() -> No
 
 def test_a_frame_that_is_nested_too_deep_cannot_be_changed() -> None:
     with pytest.raises(msgspec.DecodeError):
-        frames.with_id(b'{"id":1,"params":%b}' % (b"[" * 50_000 + b"]" * 50_000), 2)
+        frames.with_id(b'{"id":1,"params":%b}' % (b"[" * 1_000_000 + b"]" * 1_000_000), 2)
 
 
 def test_other_parameters_leave_all_else_as_it_was() -> None:

@@ -19,6 +19,8 @@ from holdfast.web.openapi import description
 
 schema = schemathesis.openapi.from_dict(json.loads(description("holdfast_1")))
 
+# Headers of the connection: what is wrong with them is answered before the application sees the request.
+FRAMING = {"connection", "content-length", "expect", "host", "transfer-encoding", "upgrade"}
 METHODS = {"get", "post", "put", "patch", "delete", "options", "head", "trace"}
 
 
@@ -98,6 +100,8 @@ def test_no_answer_is_a_failure_or_undescribed(case: schemathesis.Case, filled: 
     # That one filter is needed cannot be described.
     without = [positive_data_acceptance] if case.path == "/api/runs/cancel" else []
     headers = {"Authorization": f"Bearer {TOKEN}"}
+    for name in [name for name in case.headers or () if name.lower() in FRAMING]:
+        del case.headers[name]
 
     case.call_and_validate(base_url=filled.url, headers=headers, excluded_checks=without)
 

@@ -494,6 +494,7 @@ def test_many_new_runs_push_the_oldest_out_until_the_user_scrolls_to_them(
     world: World, alone: Alone, opened: Any
 ) -> None:
     page = opened("#/runs", server=alone.server)
+    expect(page.get_by_text("No run is in this store yet.")).to_be_visible()  # else its first request may come later
     for some in range(6):
         headers = [alone.store.header("s", "p", f"{some}-{number}") for number in range(400)]
         alone.store.writer.commit(lambda ledger, new=headers: [ledger.add(each) for each in new])
