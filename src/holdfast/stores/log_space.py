@@ -5,7 +5,9 @@ starts its log over once it is four megabytes long, and needs no more from there
 
 So zeros are appended to the log. SQLite takes them for leftovers of an earlier use: a frame of the log counts only if
 it continues the one before. The log must not be passed to `stat` while commits are to be quick: since Linux 6.13 a file
-whose times were read has them written anew with its next change, and each commit would take as long as before.
+whose times were read has them written anew with its next change, and each commit would take as long as before. Nor may
+the zeros be written in one go: since Linux 6.16 ext4 keeps what was written at once as one piece of memory, and every
+small write into a large piece looks through all of it; commits of single steps took an eighth longer.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 FIRST = 512 * 1024  # bytes
 MOST = 4 * 1024 * 1024  # bytes; somewhat more than the 1,000 pages after which SQLite starts its log over
 EACH = 24 * 1024  # bytes for an event: three changed pages, and more, as a new file has its tables in the log, too
+PIECE = 64 * 1024  # bytes of zeros written at once
 NEVER = 2**63
 
 
@@ -47,7 +50,7 @@ def _lengthen(path: str, length: int) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_APPEND)  # overwrites nothing, whichever process wrote it
     try:
         missing = length - os.lseek(handle, 0, os.SEEK_END)
-        if missing > 0:
-            os.write(handle, bytes(missing))
+        while missing > 0:
+            missing -= os.write(handle, bytes(min(missing, PIECE)))
     finally:
         os.close(handle)
