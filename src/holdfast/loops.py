@@ -26,6 +26,42 @@ def running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
+class Wakeup(asyncio.Future[None]):
+    """What one task awaits; to be set in the task's event loop, from a callback.
+
+    The task goes on in that very callback. With a plain future it would go on in the next turn of the event loop, which
+    first asks the system whether anything else has come.
+    """
+
+    __slots__ = ("_resume",)
+
+    def __init__(self) -> None:
+        super().__init__(loop=running_loop())
+        self._resume: tuple[Callable[[Wakeup], object], Context] | None = None
+
+    def add_done_callback(self, fn: Callable[[Wakeup], object], /, *, context: Context | None = None) -> None:
+        """Note how the task is resumed: asyncio calls this when the task awaits, unless the wakeup is set already."""
+        self._resume = fn, copy_context() if context is None else context  # an empty one is false
+
+    def set_result(self, result: None, /) -> None:
+        """Resume the task."""
+        super().set_result(result)
+        resume, self._resume = self._resume, None  # no cycle: the task refers to what it has awaited
+        if resume is not None:
+            fn, context = resume
+            context.run(fn, self)
+
+    def cancel(self, msg: object = None) -> bool:
+        """Resume the task, which is being cancelled, in the next turn: it may be cancelled from anywhere."""
+        if not super().cancel(msg):
+            return False
+        resume, self._resume = self._resume, None
+        if resume is not None:
+            fn, context = resume
+            self.get_loop().call_soon(fn, self, context=context)
+        return True
+
+
 async def beside(fn: Callable[[], T]) -> T:
     """What *fn* returns, called in a thread while other tasks go on; called here where there can be none.
 

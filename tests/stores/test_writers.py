@@ -509,6 +509,30 @@ def test_a_loop_that_is_closed_leaves_nobody_waiting(store: RunStore, gate: Gate
     assert notes(store) == [0, 1]
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)  # in memory its own task would lead
+def test_a_task_that_stops_its_loop_leaves_no_other_waiting(store: RunStore, gate: Gate) -> None:
+    async def say(at: int) -> None:
+        await store.writer.acommit(note(at))
+        if at == 1:
+            raise SystemExit
+
+    async def begin() -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(say(at)) for at in range(3)]
+        await asyncio.sleep(0)
+        return tasks
+
+    loop = asyncio.new_event_loop()
+    tasks = loop.run_until_complete(begin())
+    gate.opened.set()
+    with pytest.raises(SystemExit):
+        loop.run_until_complete(tasks[1])
+    loop.run_until_complete(asyncio.wait_for(tasks[2], 20))
+    loop.close()
+
+    assert notes(store) == [0, 1, 2]
+    assert isinstance(tasks[1].exception(), SystemExit)
+
+
 # --- the thread ---
 
 

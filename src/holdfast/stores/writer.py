@@ -13,13 +13,13 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from holdfast.errors import StoreError
-from holdfast.loops import running_loop
+from holdfast.loops import Wakeup, running_loop
 from holdfast.solo import Solo
 from holdfast.stack import TO_WRITE, check_room
 
@@ -161,13 +161,13 @@ class Writer(Generic[Book]):
             self._commit_if_free()
         if pending.done:
             return
-        pending.future = running_loop().create_future()
+        pending.future = future = Wakeup() if self.patience is None else running_loop().create_future()
         self._ring()
         if not pending.done:  # `future` was set first; `_tell` sets `done` first, so no wake is lost
             if self.patience is None:
-                await pending.future
+                await future
             else:
-                await asyncio.wait([pending.future], timeout=self.patience)
+                await asyncio.wait([future], timeout=self.patience)
 
     def flush(self) -> None:
         """Make everything that is queued."""
@@ -260,7 +260,7 @@ class Writer(Generic[Book]):
                 tasks.setdefault(pending.future.get_loop(), []).append(pending.future)
         for loop, futures in tasks.items():
             try:
-                loop.call_soon_threadsafe(_resolve, futures)
+                loop.call_soon_threadsafe(_resolve, iter(futures))
             except RuntimeError:  # the loop is closed, and the waiters gone with it
                 continue
         if lost is not None and not self._complained:
@@ -320,7 +320,11 @@ class Writer(Generic[Book]):
             _log.exception("a group of writes was cut short")
 
 
-def _resolve(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
+def _resolve(futures: Iterator[asyncio.Future[None]]) -> None:
+    try:
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
+    except BaseException:  # one of the tasks raised SystemExit, say, which stops the loop; the others still wait
+        asyncio.get_running_loop().call_soon(_resolve, futures)
+        raise
