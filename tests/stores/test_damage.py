@@ -10,6 +10,7 @@ import random
 import shutil
 import sqlite3
 import stat
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.children import said, tell
+from tests.children import eventually, said, tell, until
 from tests.stores.children import NOBODY, children
 from tests.stores.events import EVENTS
 
@@ -497,13 +498,23 @@ def test_a_full_disk_is_said_and_passes(path: Path, start: Any) -> None:
 # --- files that go away ---
 
 
-@pytest.fixture
-def used(path: Path) -> Iterator[RunStore]:
+@pytest.fixture(params=["at once", "after a quiet while"])
+def used(path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunStore]:
     with SqliteRunStore(path) as store:
         store.create_run("s", "p", run_id="r")
         store.record_event("r", "note")
         store.snapshot("r")
+        if request.param == "after a quiet while":
+            monkeypatch.setattr("holdfast.stores.place.STEP", 0.05)
+            monkeypatch.setattr("holdfast.stores.place.TRUST", 1000.0)
+            wait_for_trust(store)
         yield store
+
+
+def wait_for_trust(store: RunStore) -> None:
+    """Return when the store looks at the folder alone."""
+    place = store.file._place  # type: ignore[attr-defined]
+    until(lambda: store.writer.flush() or place._whole is not None)
 
 
 def uses(store: RunStore) -> list[Any]:
@@ -542,6 +553,24 @@ def test_a_file_that_was_replaced_underfoot_is_not_written(used: RunStore, path:
         with pytest.raises(StoreError, match="was replaced by another file while in use; put it back, or close"):
             use()
     assert path.read_bytes() == sound
+
+
+def test_a_file_that_was_mounted_over_is_missed_soon(
+    path: Path, tmp_path: Path, sound: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.stores.place.STEP", 0.05)
+    other = tmp_path / "other.db"
+    other.write_bytes(sound)
+    with SqliteRunStore(path) as store:
+        store.create_run("s", "p", run_id="r")
+        wait_for_trust(store)
+        if subprocess.run(["mount", "--bind", other, path], capture_output=True, check=False).returncode:
+            pytest.skip("only root can mount, and not everywhere")
+        try:  # the folder says nothing of it
+            with pytest.raises(StoreError, match="was replaced by another file"):
+                eventually(store.writer.flush)
+        finally:
+            subprocess.run(["umount", path], check=True)
 
 
 def test_a_store_whose_file_is_gone_can_be_closed_and_begun_anew(used: RunStore, path: Path) -> None:

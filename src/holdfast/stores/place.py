@@ -4,6 +4,10 @@ SQLite itself does not notice that its file was deleted or replaced, and goes on
 The same goes for its log, which the last process that closes the file deletes. A process may wrongly take itself for
 the last: when another one opens and closes the file directly, to copy or search it, say, the system drops all locks
 which that process has on the file.
+
+Three looks before each commit would cost as much as its statements. One at the folder is enough as long as its time of
+change stays the same: then no file in it has come, gone or been renamed. That counts only if the time is older than the
+steps in which file systems count, and only for a moment, as there may be some that do not keep it.
 """
 
 from __future__ import annotations
@@ -16,17 +20,23 @@ from holdfast.errors import StoreError
 from holdfast.folders import make_folder
 from holdfast.stores.trouble import unreachable
 
+STEP = 3.0  # seconds; longer than the steps in which any file system counts
+TRUST = 0.1  # seconds for which the folder alone is looked at
+
 
 class Place:
     """The file at *path*, called *name* in errors."""
 
-    __slots__ = ("_log", "_name", "_opened", "_path")
+    __slots__ = ("_folder", "_log", "_looked_at", "_name", "_opened", "_path", "_whole")
 
     def __init__(self, path: str, name: str) -> None:
         self._path = path
+        self._folder = os.path.dirname(path)
         self._name = name
         self._opened: tuple[int, int] | None = None  # device and inode of the file that was opened
         self._log: tuple[int, int] | None = None  # device and inode of its log's index (-shm)
+        self._whole: tuple[int, int, int] | None = None  # the folder, with its time, when both were last found there
+        self._looked_at = 0.0  # when that was
 
     def exists(self) -> bool:
         """True if there is a file; raises a `StoreError` if the path cannot be examined."""
@@ -53,6 +63,19 @@ class Place:
         found = os.stat(self._path)
         self._opened = (found.st_dev, found.st_ino)
         self._log = self._log or _log_of(self._path)
+        self._whole = None
+
+    def is_whole(self) -> bool:
+        """Raise a `StoreError` if the file that was opened is no longer at its path; False if its log is not."""
+        now, folder = SystemClock.time(), _changed(self._folder)
+        if folder is not None and folder == self._whole and 0 <= now - self._looked_at < TRUST:
+            return True
+        self.check()
+        if not self.has_log():
+            return False
+        self._whole = folder if folder is not None and now - folder[2] / 1e9 > STEP else None
+        self._looked_at = now
+        return True
 
     def has_lost_log(self) -> bool:
         """True if the log that was opened is no longer at its path."""
@@ -74,11 +97,11 @@ class Place:
 
     def forget_log(self) -> None:
         """Forget the log: no connection has it open any more."""
-        self._log = None
+        self._log = self._whole = None
 
     def forget(self) -> None:
         """Forget the file: the next one that is opened may be another."""
-        self._opened = None
+        self._opened = self._whole = None
 
     def check(self) -> None:
         """Raise a `StoreError` if the file that was opened is no longer at its path."""
@@ -107,6 +130,15 @@ def _is_there(path: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _changed(folder: str) -> tuple[int, int, int] | None:
+    """Device and inode of a folder, and when a file in it last came, went or was renamed; None if it is not there."""
+    try:
+        found = os.stat(folder)
+    except OSError:  # the look at the file says what is wrong
+        return None
+    return (found.st_dev, found.st_ino, found.st_ctime_ns)
 
 
 def _log_of(path: str) -> tuple[int, int] | None:

@@ -290,11 +290,9 @@ class SqliteFile:
 
     def commit(self) -> None:
         """Put the group on disk before returning, in a file and a log that other processes can still find."""
-        if self._place is not None:
-            self._place.check()
-            if not self._place.has_log():
-                self._drop_all()
-                raise Again("its log was deleted while in use; close all that this process has open of it")
+        if self._place is not None and not self._place.is_whole():
+            self._drop_all()
+            raise Again("its log was deleted while in use; close all that this process has open of it")
         try:
             self._write_cursor().execute("COMMIT")
         except Exception as error:
