@@ -68,7 +68,7 @@ def run(settings: Settings) -> Iterator[Table]:
 
 
 class Racer:
-    """A contender in a process of its own, on a file of its own."""
+    """A contender in a process of its own, with a folder of its own: some make and delete files at each step."""
 
     def __init__(self, name: str, function: str, path: Path) -> None:
         self.name = name
@@ -150,7 +150,9 @@ def _enter(stack: ExitStack, folder: Path, prefix: str, settings: Settings) -> l
         functions[TOOL] = f"bench.durable_ours:{prefix}tools"
     racers = []
     for number, (name, function) in enumerate(functions.items()):
-        racers.append(Racer(name, function, folder / f"{prefix}{number}.db"))
+        own = folder / f"{prefix}{number}"
+        own.mkdir()
+        racers.append(Racer(name, function, own / "runs.db"))
         stack.callback(racers[-1].close)
     return [racer for racer in racers if _ready(racer)]
 
