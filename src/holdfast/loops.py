@@ -27,7 +27,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 class Wakeup(asyncio.Future[None]):
-    """What one task awaits; to be set in the task's event loop, from a callback.
+    """What one task awaits; `set_result`, called by a callback of the task's event loop, resumes it.
 
     The task goes on in that very callback. With a plain future it would go on in the next turn of the event loop, which
     first asks the system whether anything else has come.

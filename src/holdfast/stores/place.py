@@ -5,9 +5,9 @@ The same goes for its log, which the last process that closes the file deletes. 
 the last: when another one opens and closes the file directly, to copy or search it, say, the system drops all locks
 which that process has on the file.
 
-Three looks before each commit would cost as much as its statements. One at the folder is enough as long as its time of
-change stays the same: then no file in it has come, gone or been renamed. That counts only if the time is older than the
-steps in which file systems count, and only for a moment, as there may be some that do not keep it.
+Three looks before each commit would cost half as much as its statements. One at the folder is enough as long as its
+time of change stays the same: then no file in it has come, gone or been renamed. That counts only if the time is older
+than the steps in which file systems count, and only for a moment, as there may be some that do not keep it.
 """
 
 from __future__ import annotations

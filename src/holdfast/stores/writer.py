@@ -47,7 +47,7 @@ class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct, built in
     value: T | None = None
     error: BaseException | None = None
     waiter: threading.Lock | None = None  # locked by the thread that waits, released when it is done
-    future: asyncio.Future[None] | None = None
+    wakeup: Wakeup | None = None  # of the task that waits
 
     def fail(self, error: BaseException) -> None:
         """Note that it was not made, and why."""
@@ -161,13 +161,13 @@ class Writer(Generic[Book]):
             self._commit_if_free()
         if pending.done:
             return
-        pending.future = future = Wakeup() if self.patience is None else running_loop().create_future()
+        pending.wakeup = wakeup = Wakeup()
         self._ring()
-        if not pending.done:  # `future` was set first; `_tell` sets `done` first, so no wake is lost
+        if not pending.done:  # `wakeup` was set first; `_tell` sets `done` first, so no wake is lost
             if self.patience is None:
-                await future
+                await wakeup
             else:
-                await asyncio.wait([future], timeout=self.patience)
+                await asyncio.wait([wakeup], timeout=self.patience)
 
     def flush(self) -> None:
         """Make everything that is queued."""
@@ -249,18 +249,18 @@ class Writer(Generic[Book]):
 
     def _tell(self, group: list[Pending[Book, Any]]) -> None:
         """Wake the waiters, all tasks of one event loop together; log an error that no caller waits for."""
-        tasks: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        tasks: dict[asyncio.AbstractEventLoop, list[Wakeup]] = {}
         lost = None
         for pending in group:
             pending.done = True
             lost = pending.error if pending.error is not None and not pending.awaited else lost
             if (waiter := pending.waiter) is not None and waiter.locked():  # not if an interrupted leader did it
                 waiter.release()
-            if pending.future is not None:
-                tasks.setdefault(pending.future.get_loop(), []).append(pending.future)
-        for loop, futures in tasks.items():
+            if pending.wakeup is not None:
+                tasks.setdefault(pending.wakeup.get_loop(), []).append(pending.wakeup)
+        for loop, wakeups in tasks.items():
             try:
-                loop.call_soon_threadsafe(_resolve, iter(futures))
+                loop.call_soon_threadsafe(_resume, iter(wakeups))
             except RuntimeError:  # the loop is closed, and the waiters gone with it
                 continue
         if lost is not None and not self._complained:
@@ -320,11 +320,11 @@ class Writer(Generic[Book]):
             _log.exception("a group of writes was cut short")
 
 
-def _resolve(futures: Iterator[asyncio.Future[None]]) -> None:
+def _resume(tasks: Iterator[Wakeup]) -> None:
     try:
-        for future in futures:
-            if not future.done():
-                future.set_result(None)
+        for wakeup in tasks:
+            if not wakeup.done():
+                wakeup.set_result(None)
     except BaseException:  # one of the tasks raised SystemExit, say, which stops the loop; the others still wait
-        asyncio.get_running_loop().call_soon(_resolve, futures)
+        asyncio.get_running_loop().call_soon(_resume, tasks)
         raise
