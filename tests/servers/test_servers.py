@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.servers.fixtures import database, or_skipped, own_postgres, own_redis
 from tests.servers.groups import until
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import GivenPostgres, fresh_database
-from tests.servers.redis import GivenRedis, RedisSaid, ask
+from tests.servers.redis import GivenRedis, RedisSaid, ask, packed
 
 __all__ = ["database", "own_postgres", "own_redis", "pgbouncer", "postgres"]
 
@@ -307,6 +308,22 @@ def test_a_refusing_network_resets_and_refuses_until_it_is_healed(toxic: Toxic, 
         ask("127.0.0.1", toxic.port, "PING")
     toxic.heal()
     assert ask("127.0.0.1", toxic.port, "PING") == b"PONG"
+
+
+def test_what_a_client_sent_before_it_left_arrives_and_no_connection_stays(
+    toxic: Toxic, own_redis: RedisServer
+) -> None:
+    gate = threading.Event()
+    toxic._loop.call_soon_threadsafe(gate.wait)
+
+    for _ in range(20):  # they have come and gone before the proxy has connected to the server
+        with socket.create_connection(("127.0.0.1", toxic.port), timeout=PATIENCE) as connection:
+            connection.sendall(packed(["INCR", "came"]))
+    gate.set()
+
+    until(lambda: own_redis.command("GET", "came") == b"20", "all is said")
+    until(lambda: not toxic.connections, "all have left")
+    until(lambda: str(own_redis.command("CLIENT", "LIST")).count("id=") == 1, "the server sees them leave")
 
 
 def test_a_server_that_is_gone_is_a_reset_through_the_proxy(toxic: Toxic, own_redis: RedisServer) -> None:

@@ -146,7 +146,7 @@ class Pair:
     def begin(self) -> None:
         self.toxic.pairs.add(self)
         if self.toxic.swallows:
-            self.lossy = True
+            self.lossy = self.server.gone = True  # it is never made
         else:
             self._connecting = self.loop.create_task(self._connect())
 
@@ -194,8 +194,6 @@ class Side(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.gone = True
         self._forget()
-        if self.other._transport is None and self is self._pair.client:
-            self.other.gone = True  # it was never made
         self._pass_on(None)
         self._pair.ended()
 
