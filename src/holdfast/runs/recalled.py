@@ -22,7 +22,7 @@ class Recalled:
         self.is_foreign = False  # imported, or of a version that makes keys in another way
         self.unkept: frozenset[str] = frozenset()  # calls in doubt that have ended well: only their result was not kept
         self._inner: dict[str, list[str]] = {}  # keys of calls within calls, by the sign of the call that made them
-        self._answered: set[str] = set()  # the signs of calls that were answered from the log
+        self._answered: list[str] = []  # the keys of calls that were answered from the log
         self._foreign = Foreign()
 
     @classmethod
@@ -79,7 +79,7 @@ class Recalled:
 
     def mark_answered(self, key: str) -> list[str]:
         """Note that the log answers the call *key*; return the tools called within it, which no code will ask for."""
-        self._answered.add(sign_of(key))
+        self._answered.append(key)
         if not self._inner:
             return []
         tools: list[str] = []
@@ -96,7 +96,7 @@ class Recalled:
         if not self.calls:
             return []
         left = dict(self.calls)
-        for key in descendants(left, self._answered):
+        for key in descendants(left, map(sign_of, self._answered)):
             del left[key]
         return [known.name for known in left.values() if known.bare not in (LOST, AGAIN, SPENT)]
 

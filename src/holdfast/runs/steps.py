@@ -227,14 +227,18 @@ class Steps:
 
     def _look_up(self, step: Step) -> None:
         with self._lock:
-            number, own, known = self._find(step)
+            number = self._begun.get(step._base, 0)
+            own = self._identity.key(step._base, step._parent, number)
+            known = self.recalled.take(own)
+            if known is None:
+                number, own, known = self._look_ahead(step, number, own)
             if known is None:
                 return
             self._give(step, number, own, known)
         if step.key != own and self.log.claim is not None and not self.recalled.shows(own, step.key):
             self.log.store.writer.submit(partial(_move, self.log.claim, own, step.name, step.key))
         if (bare := known.bare) != AGAIN:
-            step.is_cached = not known.counts
+            step.is_cached = len(bare) < len(known.memo)
             step.is_tentative = step.key in self.recalled.tentative
             step.outcome = bare
 
@@ -243,15 +247,14 @@ class Steps:
         numbers = ahead(self._begun.get(base, 0))
         return any(self._identity.key(base, parent, number) in self.recalled.calls for number in numbers)
 
-    def _find(self, step: Step) -> tuple[int, str, Outcome | None]:
-        """The number of *step*, the key that belongs to that number, and what is known of the call, if anything."""
-        base, parent = step._base, step._parent
-        first = self._begun.get(base, 0)
-        for number in ahead(first):
-            own = self._identity.key(base, parent, number)
-            if (known := self.recalled.take(own)) is not None:
-                return number, own, known
-        own = self._identity.key(base, parent, first)
+    def _look_ahead(self, step: Step, first: int, own: str) -> tuple[int, str, Outcome | None]:
+        """The number, key and outcome of *step*, if nothing is known of the call with its *first* number and *own* key:
+        those of the next equal call, else of any call from elsewhere that may be this one.
+        """
+        for number in ahead(first)[1:]:
+            key = self._identity.key(step._base, step._parent, number)
+            if (known := self.recalled.take(key)) is not None:
+                return number, key, known
         return first, own, self.recalled.take_any(own, step.name)
 
     def _give(self, step: Step, number: int, own: str, known: Outcome | None) -> None:
