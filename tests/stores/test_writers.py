@@ -457,6 +457,16 @@ async def test_a_write_that_hits_its_leader_each_time_is_given_up(
     assert {record.message for record in caplog.records} == {"a group of writes was cut short"}
 
 
+def test_a_leader_that_was_interrupted_and_still_seems_to_lead_holds_nobody_up(store: RunStore, gate: Gate) -> None:
+    gate.opened.set()
+    store.writer._is_led = True
+
+    store.writer.commit(note(0))
+
+    assert notes(store) == [0]
+    assert not store.writer._is_led
+
+
 def test_interrupts_at_any_moment_lose_nothing_and_harm_nobody_else(tmp_path: Path, start: Any) -> None:
     path = tmp_path / "runs.db"
     with SqliteRunStore(path) as store:

@@ -94,6 +94,7 @@ class Writer(Generic[Book]):
         self._is_ours: Callable[[], bool] = self.turn._is_owned  # type: ignore[attr-defined]
         self._thread = Solo("holdfast-writer", self._serve, lambda: bool(self._queue))
         self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()  # holds an item if a caller waits
+        self._is_led = False  # True while a thread commits: a hint for others, to whom even the try to do so is dear
         self._closed = self._complained = False
 
     def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
@@ -142,7 +143,7 @@ class Writer(Generic[Book]):
         """Wait until *pending* is done. It wakes one waiter: to wait for the write of another caller, use `tail`."""
         pending.awaited = True
         while not pending.done:
-            if self._commit_if_free():
+            if not self._is_led and self._commit_if_free():
                 continue
             if self._is_ours():
                 self._ring()
@@ -229,23 +230,27 @@ class Writer(Generic[Book]):
 
     def _commit_group(self) -> int:
         queue = self._queue
-        group = list(queue.copy())[:MOST_AT_ONCE]
-        self._make(group)
-        self._tell(group)
-        for _ in group:
-            queue.popleft()
+        self._is_led = True
+        try:
+            group = list(queue.copy())[:MOST_AT_ONCE]
+            self._make(group)
+            self._tell(group)
+            for _ in group:
+                queue.popleft()
+        finally:
+            self._is_led = False
         return len(group)
 
     def _make(self, group: list[Pending[Book, Any]]) -> None:
-        left = []
-        for pending in group:
-            pending.tries += 1
-            if pending.tries > MOST_TRIES and not pending.made:
-                pending.fail(StoreError("the write was cut short again and again; it was not made"))
-            if not pending.made:
-                left.append(pending)
-        if left:
-            self._transact(left)
+        if left := [pending for pending in group if not pending.made]:
+            try:
+                self._transact(left)
+            except BaseException:
+                for pending in left:
+                    pending.tries += 1
+                    if pending.tries == MOST_TRIES and not pending.made:
+                        pending.fail(StoreError("the write was cut short again and again; it was not made"))
+                raise
 
     def _tell(self, group: list[Pending[Book, Any]]) -> None:
         """Wake the waiters, all tasks of one event loop together; log an error that no caller waits for."""
