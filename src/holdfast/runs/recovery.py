@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -16,7 +15,7 @@ from holdfast.checks import shown
 from holdfast.errors import ConfigError, RunConflict, RunNotFound
 from holdfast.history import RunStatus
 from holdfast.runs import Run
-from holdfast.shape import Shape, name_of, shape_of
+from holdfast.shape import Shape, is_unawaited, name_of, shape_of
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.rows import unpack_header
@@ -134,9 +133,7 @@ def as_text(value: object) -> str:
     """
     if value is None:
         return ""
-    if hasattr(type(value), "__await__"):
-        if inspect.iscoroutine(value):
-            value.close()
+    if is_unawaited(value):
         raise ConfigError("the function of the run gives something to await: await it there, in an `async def`")
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()  # a file's name, say, may hold bytes that are not UTF-8

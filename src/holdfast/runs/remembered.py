@@ -17,6 +17,7 @@ from holdfast.runs.ending import is_lasting
 from holdfast.runs.identity import STEP
 from holdfast.runs.log import Write
 from holdfast.runs.steps import Step
+from holdfast.shape import is_unawaited
 from holdfast.stack import TO_CALL, check_room
 from holdfast.values.canonical import encode
 from holdfast.values.failures import dump_error, is_error, load_error
@@ -43,9 +44,7 @@ def remember(run: Run, name: str, fn: Callable[..., T], args: tuple[Any, ...]) -
             value = fn(*args)
         finally:
             leave(token)
-        if hasattr(type(value), "__await__"):  # its type is asked, as a proxy has any attribute
-            if inspect.iscoroutine(value):
-                value.close()
+        if is_unawaited(value):
             raise ConfigError(f"step {name!r}: gives something to await; use astep")
     except BaseException as error:
         if (write := memory.failed(error)) is not None:
