@@ -133,6 +133,8 @@ def test_without_a_source_there_are_the_defaults() -> None:
         ("sqlite:///agent.db", "sqlite:///{folder}/agent.db"),
         ("sqlite:////var/agent.db", "sqlite:////var/agent.db"),
         ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("sqlite:///:memory:?synchronous=NORMAL", "sqlite:///:memory:?synchronous=NORMAL"),
+        ("sqlite:///agent.db?synchronous=NORMAL", "sqlite:///{folder}/agent.db?synchronous=NORMAL"),
         ("sqlite:///", "sqlite:///"),
         ("postgresql://db.local/runs", "postgresql://db.local/runs"),
         ("postgresql:///runs", "postgresql:///runs"),

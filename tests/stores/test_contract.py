@@ -21,6 +21,7 @@ from holdfast.history import CancelResult, RunEventRecord, RunHeader, RunSnapsho
 from holdfast.stores import MemoryRunStore, RunStore, SqliteRunStore, open_store
 from holdfast.stores.ledger import Ledger
 from holdfast.stores.searching import Wanted, search
+from holdfast.stores.sqlite import SqliteFile
 from holdfast.stores.store import SILENT
 from holdfast.testing import ManualClock
 from holdfast.values.redaction import Payloads
@@ -924,6 +925,32 @@ def test_urls_lead_to_their_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert open_store("sqlite:///a.db").url == str(tmp_path / "a.db")
     assert open_store(f"sqlite:///{tmp_path}/a.db").url == str(tmp_path / "a.db")
     assert open_store(tmp_path / "a.db").url == str(tmp_path / "a.db")
+
+
+@pytest.mark.parametrize("name", ["a.db", "a?b.db", "a.db?"])
+def test_a_url_says_how_a_file_is_synced(tmp_path: Path, name: str) -> None:
+    for synchronous, pragma in (("FULL", 2), ("NORMAL", 1)):
+        with SqliteRunStore(tmp_path / name, synchronous=synchronous) as store:
+            again = open_store(store.url)
+            also = open_store(f"sqlite:///{tmp_path / name}?synchronous={synchronous}")
+            assert again.url == also.url == store.url
+            assert isinstance(again.file, SqliteFile)
+            assert again.file.path == str(tmp_path / name)
+            assert again.file.writing().execute("PRAGMA synchronous").fetchone() == (pragma,)
+            again.close()
+
+    assert isinstance(open_store("sqlite:///:memory:?synchronous=NORMAL"), MemoryRunStore)
+    assert open_store(f"sqlite:///{tmp_path}/a.db?").url == str(tmp_path / "a.db")
+
+
+@pytest.mark.parametrize("query", ["NORMAL", "synchronous=OFF", "synchronous=normal", "sync=1", "synchronous=FULL&a=1"])
+def test_a_url_with_another_parameter_is_a_config_error(tmp_path: Path, query: str) -> None:
+    with pytest.raises(ConfigError, match=r"^store.*: after \?, an SQLite store takes synchronous=FULL or"):
+        open_store(f"sqlite:///{tmp_path}/a.db?{query}")
+    with pytest.raises(ConfigError, match="after"):
+        open_store("sqlite:///?synchronous=FULL")
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_all_events_of_a_run_are_more_than_one_page(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch) -> None:

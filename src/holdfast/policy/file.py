@@ -50,7 +50,7 @@ def absolute_store(store: str, path: str) -> str:
     """*store* as the file at the absolute *path* means it: relative paths start at the file's folder."""
     scheme, slashes, rest = store.partition(":///")
     local = rest if slashes and scheme == "sqlite" else store
-    if local in {"", ":memory:"} or local.startswith("~") or "://" in local:
+    if local in {"", ":memory:"} or local.startswith(("~", ":memory:?")) or "://" in local:
         return store
     if local is store and not checks.is_path(store):  # the code that opens it reports what is wrong with it
         return store

@@ -15,8 +15,8 @@ from holdfast.stores.store import RunStore
 class SqliteRunStore(RunStore):
     """Runs in the SQLite file at *path*, which any number of processes may use at once.
 
-    *synchronous* FULL survives a power cut; NORMAL is several times quicker and survives the death of the process, but
-    may lose the last moments when the machine itself goes down.
+    *synchronous* FULL survives a power cut; NORMAL is quicker for a single run and survives the death of the process,
+    but may lose the last moments when the machine itself goes down.
     """
 
     def __init__(

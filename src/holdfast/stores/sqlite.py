@@ -45,6 +45,8 @@ class SqliteFile:
         self.path = path
         self.name = "the store in memory" if path is None else printable(path, 300)
         self.url = ":memory:" if path is None else path
+        if path is not None and synchronous != "FULL":
+            self.url = f"sqlite:///{path}?synchronous={synchronous}"
         # No other process writes during a transaction, and `begin` tells if one has before.
         self.has_concurrent_writers = False
         self.blocking = path is not None
