@@ -9,9 +9,9 @@ import base64
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -22,8 +22,8 @@ from holdfast.values.tagged import fields_of
 
 DEEPEST = 100  # levels; the stack of a process that reads an event is limited, and partly used
 _MOST_NODES = 1_000_000  # in a value that has to be taken apart piece by piece
-_NAMES = frozenset({str})
-_NAMELESS = frozenset({type(None), bool, int, float, str, bytes})
+EXACT: Final = frozenset({type(None), bool, int, str})  # JSON gives back the same, or cannot hold them at all
+_NAMELESS = EXACT | {float, bytes}
 _MOST_COPIED = 2**22  # bytes of JSON that are decoded again to see whether nothing was lost
 
 
@@ -64,7 +64,7 @@ def _strict(value: object) -> bytes:
 
 def _encoded(encoder: msgspec.json.Encoder, value: object) -> bytes:
     data = encoder.encode(value)
-    if _is_flat(value):
+    if is_flat(value):
         return data
     if len(data) <= _MOST_COPIED and gives_back(READ, data, value):  # so it can be read, and hides no names
         check_depth(data)
@@ -74,11 +74,19 @@ def _encoded(encoder: msgspec.json.Encoder, value: object) -> bytes:
     return _checked(data)
 
 
-def _is_flat(value: object) -> bool:
-    """True if *value* is a list of scalars, or a dict of scalars by texts, as most arguments are."""
+def is_flat(value: object, scalars: Container[type] = _NAMELESS) -> bool:
+    """True if *value* is a list of *scalars*, or a dict of them by texts, as most arguments and results are."""
     if type(value) is dict:
-        return _NAMES.issuperset(map(type, value)) and _NAMELESS.issuperset(map(type, value.values()))
-    return type(value) is list and _NAMELESS.issuperset(map(type, value))
+        for name, inner in value.items():  # a loop, since most have few: a set would have to be filled first
+            if type(name) is not str or type(inner) not in scalars:
+                return False
+        return True
+    if type(value) is list:
+        for inner in value:
+            if type(inner) not in scalars:
+                return False
+        return True
+    return False
 
 
 def _hides_names(value: object) -> bool:

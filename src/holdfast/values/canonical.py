@@ -14,6 +14,7 @@ from weakref import ref
 import msgspec
 
 from holdfast.shape import signature_of
+from holdfast.values.as_json import is_flat
 from holdfast.values.said import gives_back
 from holdfast.values.telling import exact
 
@@ -244,8 +245,7 @@ def _itself(thing: object) -> Hashable:
 
 
 def _is_plain(call: object) -> bool:
-    held = call.values() if type(call) is dict else call if type(call) is list else (call,)
-    if _SCALARS.issuperset(map(type, held)):
+    if is_flat(call, _SCALARS) or type(call) in _SCALARS:
         return True
     try:
         return gives_back(_FROM_JSON, _TO_JSON(call), call)
