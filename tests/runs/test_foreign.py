@@ -223,9 +223,9 @@ def test_a_call_of_an_imported_run_that_was_stopped_before_the_tool_is_not_in_do
     script, pay = scripted(second, ok("paid"))
     settle = second.runs.writer.settle
 
-    def cut_off(pending: Any) -> None:
+    def cut_off(pending: Any, **more: Any) -> None:
         second.runs.writer.settle = settle  # type: ignore[method-assign]
-        settle(pending)
+        settle(pending, **more)
         raise KeyboardInterrupt
 
     def work() -> None:

@@ -682,8 +682,8 @@ def test_a_call_that_was_stopped_between_its_start_and_the_tool_is_made_anew(mem
     pay = hf.tool("pay")(lambda: made.append(1))
     settle = hf.runs.writer.settle
 
-    def interrupted(pending: Any) -> None:
-        settle(pending)
+    def interrupted(pending: Any, **more: Any) -> None:
+        settle(pending, **more)
         hf.runs.writer.settle = settle  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
@@ -706,8 +706,8 @@ def test_a_repeat_that_was_stopped_before_the_tool_is_in_doubt_still(memory: Pla
     writer = desk.hf.runs.writer
     settle = writer.settle
 
-    def interrupted(pending: Any) -> None:
-        settle(pending)
+    def interrupted(pending: Any, **more: Any) -> None:
+        settle(pending, **more)
         writer.settle = settle  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
@@ -738,9 +738,9 @@ def interrupt_next_write(hf: Holdfast, meanwhile: Callable[[], object] = lambda:
     """Interrupt the caller of the next write when that is made, after it has called *meanwhile*."""
     settle = hf.runs.writer.settle
 
-    def interrupted(pending: Any) -> None:
+    def interrupted(pending: Any, **more: Any) -> None:
         hf.runs.writer.settle = settle  # type: ignore[method-assign]
-        settle(pending)
+        settle(pending, **more)
         meanwhile()
         raise KeyboardInterrupt
 

@@ -59,9 +59,9 @@ class Write(msgspec.Struct, eq=False):
     pending: Pending[Ledger, Any]
     result: object = None
 
-    def settle(self) -> None:
-        """Block the thread until it is done."""
-        self.log.store.writer.settle(self.pending)
+    def settle(self, *, has_room: bool = False) -> None:
+        """Block the thread until it is done; it *has room* on the stack for that if a call has checked it before."""
+        self.log.store.writer.settle(self.pending, has_room=has_room)
         if self.pending.error is not None:
             self.log.judge(self.pending.error, self)
 
@@ -91,7 +91,7 @@ class Log:
         if self.claim is None:
             return None
         op = partial(_append, self.claim, type, payload, _JSON.encode(payload).decode(), outcome)
-        return Write(self, self.store.writer.submit(op))
+        return Write(self, self.store.writer.submit(op, True))
 
     def given(self, type: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
         """The payload that a user gave for an event, as it may be kept: encoded once, redacted and cut."""

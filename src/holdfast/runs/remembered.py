@@ -48,10 +48,10 @@ def remember(run: Run, name: str, fn: Callable[..., T], args: tuple[Any, ...]) -
             raise ConfigError(f"step {name!r}: gives something to await; use astep")
     except BaseException as error:
         if (write := memory.failed(error)) is not None:
-            write.settle()
+            write.settle(has_room=True)
         raise
     if (write := memory.succeeded(value)) is not None:
-        write.settle()
+        write.settle(has_room=True)
     return value
 
 

@@ -115,6 +115,7 @@ class Ledger:
         self._rows: list[EventRow] = []
         self._memos: list[MemoRow] = []
         self._keys: Iterator[int] = iter(())
+        self._at = 0
         self._believed: dict[str, Live] = {}  # runs used from memory, which other processes may have changed
         self._kept: OwnerRow | None = None  # the owner that was last written as alive
         self.changes = 0  # grows with each change: a write that fails must have made none
@@ -124,6 +125,12 @@ class Ledger:
         self.leftovers: deque[int] = deque()  # completed or deleted runs whose memos the store still has to delete
 
     # -- one group -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> float:
+        """Note the time at which a transaction has begun, and return it: its events have that date."""
+        now = self.time()
+        self._at = int(now * 1000)
+        return now
 
     def now_ms(self) -> int:
         """The wall clock, in milliseconds."""
@@ -151,17 +158,20 @@ class Ledger:
         """Note that everything that has changed is on disk."""
         for live in self._dirty.values():
             live.is_new = False
-            live.new_tools.clear()
+            if live.new_tools:
+                live.new_tools.clear()
             live.written = live.standing()
             if live.snapshot.status.is_terminal:
                 self._lives.pop(live.header.id, None)
         self._clear()
         if len(self._lives) > MOST_CACHED:
             self._lives.clear()
-        self.woken.extend(self._to_wake)
-        self._to_wake.clear()
-        self.leftovers.extend(self._left)
-        self._left.clear()
+        if self._to_wake:
+            self.woken.extend(self._to_wake)
+            self._to_wake.clear()
+        if self._left:
+            self.leftovers.extend(self._left)
+            self._left.clear()
 
     def step_aside(self) -> None:
         """Hand over what has changed so far and forget the rest: the current write uses the tables directly."""
@@ -174,8 +184,10 @@ class Ledger:
     def _clear(self) -> None:
         self._dirty.clear()
         self._rows.clear()
-        self._memos.clear()
-        self._believed.clear()
+        if self._memos:
+            self._memos.clear()
+        if self._believed:
+            self._believed.clear()
 
     # -- what writes are made of ---------------------------------------------------------------------------------------
 
@@ -210,7 +222,7 @@ class Ledger:
 
     def append(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
         """Add an event; *encoded* is the JSON of *payload*."""
-        snapshot, at = live.snapshot, int(self.time() * 1000)
+        snapshot, at = live.snapshot, self._at
         if at < live.touched_at:
             at = live.touched_at
         sequence = snapshot.event_count

@@ -27,7 +27,15 @@ from holdfast.stores.owners import LockFiles
 from holdfast.stores.place import Place
 from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import prepare, statements, use_log
-from holdfast.stores.trouble import PATIENCE, concerns_all, errors_of, explained, is_read_only, unreachable
+from holdfast.stores.trouble import (
+    PATIENCE,
+    concerns_all,
+    errors_of,
+    explained,
+    is_conflict,
+    is_read_only,
+    unreachable,
+)
 from holdfast.stores.turn import PAUSE, begin_in_turn
 from holdfast.stores.watch import Watch
 
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 MOST_LOG = 64 * 2**20  # bytes of its log that SQLite keeps for reuse
+OUTDATED = "another process has written to the same run"
 SETTLE = 4.0  # seconds that SQLite may take from writing a commit to its log until readers see it
 
 
@@ -59,6 +68,7 @@ class SqliteFile:
         self._read: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._version: int | None = None
+        self._trusting = False
         self._contended = False  # the last transaction had to wait for another process, or failed
         self.silence = 0.0
         self._trace: EventRow | Live | None = None  # shows whether the group was committed
@@ -122,8 +132,10 @@ class SqliteFile:
             with contextlib.suppress(ValueError):  # `after_fork` has removed it
                 self._apart.remove(connection)
 
-    def explained(self, error: BaseException) -> StoreError | None:
-        """Return what *error* means; None if the database did not raise it."""
+    def explained(self, error: BaseException) -> Exception | None:
+        """Return what *error* means: `Again` if what was trusted is outdated; None if the database did not raise it."""
+        if self._trusting and is_conflict(error):
+            return Again(OUTDATED)
         return explained(self.name, error)
 
     concerns_all = staticmethod(concerns_all)
@@ -250,8 +262,12 @@ class SqliteFile:
 
     # -- a transaction -------------------------------------------------------------------------------------------------
 
-    def begin(self) -> bool:
-        """Begin a transaction; True if another process may have written since our last one."""
+    def begin(self, *, trusting: bool = False) -> bool:
+        """Begin a transaction; True if another process may have written since we last looked.
+
+        If it is *trusting*, we do not look: that would cost as much as all other statements but the commit. Then it is
+        made again if another process turns out to have written to the same runs.
+        """
         cursor = self._cursor if self._cursor is not None else self._write_cursor()
         if self._contended:
             SystemClock.sleep(PAUSE)
@@ -262,10 +278,13 @@ class SqliteFile:
             cursor = self._begin_after(cursor, error)
         if (space := self._log_space).events >= space.enough:
             space.make()
-        (version,) = cursor.execute("PRAGMA data_version").fetchone()
-        before, self._version = self._version, version
         self._trace = None
         self._has_failed = False
+        self._trusting = trusting and self._version is not None
+        if self._trusting:
+            return False
+        (version,) = cursor.execute("PRAGMA data_version").fetchone()
+        before, self._version = self._version, version
         return bool(version != before)
 
     def _begin_after(self, cursor: sqlite3.Cursor, error: Exception) -> sqlite3.Cursor:
@@ -365,16 +384,21 @@ class SqliteFile:
             if live.new_tools:
                 used += [(tool, live.header.created_at_ms, live.key) for tool in live.new_tools]
             if not live.is_new and live.written == live.standing():
-                usual.append((live.touched_at, bytearray(pack(snapshot)), live.key))
+                usual.append((live.touched_at, bytearray(pack(snapshot)), live.key, live.fence))
                 continue
             self._trace = self._trace or live
             if live.is_new:
                 self._add(cursor, live)
             else:
                 standing = (snapshot.status, live.owner, live.fence, live.cancel)
-                cursor.execute(sql["change_standing"], (live.touched_at, pack(snapshot), *standing, live.key))
+                before = live.written[2]  # the fence
+                cursor.execute(sql["change_standing"], (live.touched_at, pack(snapshot), *standing, live.key, before))
+                if self._trusting and cursor.rowcount != 1:
+                    raise Again(OUTDATED)
         if usual:
             cursor.executemany(sql["change_run"], usual)
+            if self._trusting and cursor.rowcount != len(usual):
+                raise Again(OUTDATED)
         if used:
             cursor.executemany(sql["add_tool_of_run"], used)
 

@@ -48,9 +48,9 @@ class Transactions:
     def _make(self, group: Group) -> None:
         """Make the group, again and again while other processes write first."""
         lost: list[Lost] = []
-        for _ in range(MOST_TRIES):
+        for tries in range(MOST_TRIES):
             try:
-                self._try(group, lost)
+                self._try(group, lost, trusting=tries == 0 and _are_fenced(group))
                 if lost:
                     _doubt(group)
                 return
@@ -93,10 +93,10 @@ class Transactions:
             raise
         return False
 
-    def _try(self, group: Group, lost: list[Lost]) -> None:
+    def _try(self, group: Group, lost: list[Lost], *, trusting: bool) -> None:
         self._committing = False
         try:
-            self._begin()
+            self._begin(trusting)
         except Again:
             raise
         except Exception as error:  # nothing can be written now: no use in trying each write alone
@@ -108,7 +108,7 @@ class Transactions:
             self._undo(error)
             raise
         try:
-            self._write(group, lost)
+            self._write(group, lost, trusting)
         except Again:
             raise
         except Exception as error:
@@ -150,28 +150,33 @@ class Transactions:
         else:
             self._undo(error)
 
-    def _begin(self) -> None:
+    def _begin(self, trusting: bool) -> None:
         if self._crash is not None:
             self._crash("begin")
-        if self._file.begin():
-            self._ledger.forget()
-        if self._file.blocking:
-            self._begun = self._ledger.time()
-            if self._lasted >= self._stall or self._file.silence >= self._stall:
-                silence = max(self._lasted, self._file.silence)
-                self._ledger.excuse_silence(int((self._begun - silence) * 1000))
+        file, ledger = self._file, self._ledger
+        if file.begin(trusting=trusting):
+            ledger.forget()
+        now = ledger.begin()
+        if file.blocking:
+            self._begun = now
+            if self._lasted >= self._stall or file.silence >= self._stall:
+                silence = max(self._lasted, file.silence)
+                ledger.excuse_silence(int((now - silence) * 1000))
 
-    def _write(self, group: Group, lost: list[Lost]) -> None:
+    def _write(self, group: Group, lost: list[Lost], trusting: bool) -> None:
         """Make the group; a write that raises before it has changed anything does not affect the others."""
         ledger = self._ledger
         for pending in group:
-            pending.value = pending.error = None
+            if pending.error is not None:
+                pending.error = None
             before = ledger.changes
             try:
                 pending.value = pending.op(ledger)
             except HoldfastError as error:
                 if ledger.changes != before:
                     raise
+                if trusting:  # what was trusted may be outdated
+                    raise Again(str(error)) from error
                 pending.error = error
         # A lost commit may have arrived late, and be what these writes saw; if it arrives after this, it is too late.
         if lost and self._was_made(group, lost):
@@ -211,6 +216,14 @@ class Transactions:
         self._ledger.forget()
         ours = isinstance(error, HoldfastError | Again) and not isinstance(error, StoreError)
         self._file.rollback(afresh=not ours)
+
+
+def _are_fenced(group: Group) -> bool:
+    """True if what is in memory may be trusted, as each write of the group fails if that is outdated."""
+    for pending in group:
+        if not pending.fenced:
+            return False
+    return True
 
 
 def unknown(error: StoreError) -> StoreError:

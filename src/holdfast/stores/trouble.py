@@ -80,6 +80,11 @@ def is_read_only(error: BaseException) -> bool:
     return (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_READONLY")
 
 
+def is_conflict(error: BaseException) -> bool:
+    """True if there is a row already with a key that was to be new."""
+    return (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_CONSTRAINT")
+
+
 def unreachable(name: str, error: OSError) -> StoreError:
     """The error for a file *name* whose path cannot be used."""
     advice = "look at the folder and its permissions, or put the store elsewhere"

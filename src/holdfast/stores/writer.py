@@ -40,6 +40,7 @@ class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct, built in
     """A write on its way: *made* when it is on disk, or has failed; *done* when its waiter was told."""
 
     op: Callable[[Book], T]
+    fenced: bool = False  # it needs no look at what others have written: if that matters, it fails, and is made again
     made: bool = False
     done: bool = False
     awaited: bool = False
@@ -97,9 +98,9 @@ class Writer(Generic[Book]):
         self._is_led = False  # True while a thread commits: a hint for others, to whom even the try to do so is dear
         self._closed = self._complained = False
 
-    def submit(self, op: Callable[[Book], T]) -> Pending[Book, T]:
+    def submit(self, op: Callable[[Book], T], fenced: bool = False) -> Pending[Book, T]:
         """Queue a write; it is made with the next commit, or by the writer thread after two ticks at most."""
-        pending = Pending(op)
+        pending = Pending(op, fenced)
         self._queue.append(pending)
         if self._quick and self._commit_if_free():
             return pending
@@ -139,11 +140,14 @@ class Writer(Generic[Book]):
         """Queue a write that does nothing, to wait until all that is queued now is made; None if nothing is queued."""
         return self.submit(lambda book: None) if self._queue else None
 
-    def settle(self, pending: Pending[Book, Any]) -> None:
-        """Wait until *pending* is done. It wakes one waiter: to wait for the write of another caller, use `tail`."""
+    def settle(self, pending: Pending[Book, Any], *, has_room: bool = False) -> None:
+        """Wait until *pending* is done. It wakes one waiter: to wait for the write of another caller, use `tail`.
+
+        It *has room* on the stack if that was checked before, as for all writes of a call when the call begins.
+        """
         pending.awaited = True
         while not pending.done:
-            if not self._is_led and self._commit_if_free():
+            if not self._is_led and self._commit_if_free(has_room=has_room):
                 continue
             if self._is_ours():
                 self._ring()
@@ -185,9 +189,12 @@ class Writer(Generic[Book]):
 
     def alone(self, do: Callable[[], T], *, patient: bool = True) -> T | None:
         """Call *do* while no other thread uses the connection; unless *patient*, return None at once if one does."""
-        turn = self.turn
         if self._is_ours():
             raise StoreError(f"{IN_THE_MIDDLE}: try again when that is made")
+        return self._alone(do, patient)
+
+    def _alone(self, do: Callable[[], T], patient: bool) -> T | None:
+        turn = self.turn
         try:  # not `with`: in Python 3.14 an interrupt may come after it took the lock, and it is never released
             return do() if turn.acquire(patient) else None
         finally:
@@ -206,17 +213,18 @@ class Writer(Generic[Book]):
 
     # -- committing ----------------------------------------------------------------------------------------------------
 
-    def _commit_if_free(self, *, patient: bool = False) -> bool:
+    def _commit_if_free(self, *, patient: bool = False, has_room: bool = False) -> bool:
         """Commit one group; False if another thread is committing, or this very thread is, further down its stack.
 
         Only the writer thread is *patient*: a caller that waits for the turn is not woken when its write is done.
         """
         if self._is_ours():
             return False
-        check_room(TO_WRITE)
+        if not has_room:
+            check_room(TO_WRITE)
         had = True
         try:
-            size = self.alone(self._commit_group, patient=patient)
+            size = self._alone(self._commit_group, patient)
             had = size is not None
             if size == MOST_AT_ONCE:
                 self._ring()  # for the writes that are left
@@ -232,8 +240,12 @@ class Writer(Generic[Book]):
         queue = self._queue
         self._is_led = True
         try:
-            group = list(queue.copy())[:MOST_AT_ONCE]
-            self._make(group)
+            group = [queue[at] for at in range(min(len(queue), MOST_AT_ONCE))]
+            left = group
+            if group and group[0].made:  # a leader was interrupted: what it has made comes first
+                left = [pending for pending in group if not pending.made]
+            if left:
+                self._make(left)
             self._tell(group)
             for _ in group:
                 queue.popleft()
@@ -242,32 +254,29 @@ class Writer(Generic[Book]):
         return len(group)
 
     def _make(self, group: list[Pending[Book, Any]]) -> None:
-        if left := [pending for pending in group if not pending.made]:
-            try:
-                self._transact(left)
-            except BaseException:
-                for pending in left:
-                    pending.tries += 1
-                    if pending.tries == MOST_TRIES and not pending.made:
-                        pending.fail(StoreError("the write was cut short again and again; it was not made"))
-                raise
+        try:
+            self._transact(group)
+        except BaseException:
+            for pending in group:
+                pending.tries += 1
+                if pending.tries == MOST_TRIES and not pending.made:
+                    pending.fail(StoreError("the write was cut short again and again; it was not made"))
+            raise
 
     def _tell(self, group: list[Pending[Book, Any]]) -> None:
         """Wake the waiters, all tasks of one event loop together; log an error that no caller waits for."""
-        tasks: dict[asyncio.AbstractEventLoop, list[Wakeup]] = {}
+        wakeups: list[Wakeup] = []
         lost = None
         for pending in group:
             pending.done = True
-            lost = pending.error if pending.error is not None and not pending.awaited else lost
+            if pending.error is not None and not pending.awaited:
+                lost = pending.error
             if (waiter := pending.waiter) is not None and waiter.locked():  # not if an interrupted leader did it
                 waiter.release()
             if pending.wakeup is not None:
-                tasks.setdefault(pending.wakeup.get_loop(), []).append(pending.wakeup)
-        for loop, wakeups in tasks.items():
-            try:
-                loop.call_soon_threadsafe(_resume, iter(wakeups))
-            except RuntimeError:  # the loop is closed, and the waiters gone with it
-                continue
+                wakeups.append(pending.wakeup)
+        if wakeups:
+            _wake_tasks(wakeups)
         if lost is not None and not self._complained:
             _log.warning("what was queued could not be written: %s", lost)
         self._complained = lost is not None
@@ -323,6 +332,17 @@ class Writer(Generic[Book]):
             self._commit_if_free(patient=True)
         except BaseException:
             _log.exception("a group of writes was cut short")
+
+
+def _wake_tasks(wakeups: list[Wakeup]) -> None:
+    tasks: dict[asyncio.AbstractEventLoop, list[Wakeup]] = {}
+    for wakeup in wakeups:
+        tasks.setdefault(wakeup.get_loop(), []).append(wakeup)
+    for loop, own in tasks.items():
+        try:
+            loop.call_soon_threadsafe(_resume, iter(own))
+        except RuntimeError:  # the loop is closed, and the waiters gone with it
+            continue
 
 
 def _resume(tasks: Iterator[Wakeup]) -> None:

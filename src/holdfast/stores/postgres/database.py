@@ -81,7 +81,7 @@ class PostgresDatabase:
 
     # -- a transaction -------------------------------------------------------------------------------------------------
 
-    def begin(self) -> bool:
+    def begin(self, *, trusting: bool = False) -> bool:
         """Begin a group; False, as it is not known before the write whether another process has written."""
         link = self.links.fresh_writer()
         self._group = Group(link, self._sql, self._tokens.getrandbits(64) - 2**63, self._patience.with_others(link))

@@ -21,11 +21,12 @@ INSERT INTO runs (key, id, session, status, created_at, touched_at, header, snap
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: change_run
--- The usual case: only events were added. No index is touched.
-UPDATE runs SET touched_at = ?, snapshot = ? WHERE key = ?
+-- The usual case: only events were added. No index is touched, and no row if the run has another owner by now.
+UPDATE runs SET touched_at = ?, snapshot = ? WHERE key = ? AND fence = ?
 
 -- name: change_standing
-UPDATE runs SET touched_at = ?, snapshot = ?, status = ?, owner = ?, fence = ?, cancel = ? WHERE key = ?
+-- The last parameter is the fence that it had.
+UPDATE runs SET touched_at = ?, snapshot = ?, status = ?, owner = ?, fence = ?, cancel = ? WHERE key = ? AND fence = ?
 
 -- name: add_event
 INSERT INTO events (run, sequence, at, type, late, payload) VALUES (?, ?, ?, ?, ?, ?)
