@@ -20,23 +20,34 @@ SEVERAL: Final = -1  # a run was resumed with another scheme than it was begun w
 AHEAD = 8  # numbers that are tried for a call: an equal one may have left no trace, and the next stands for it
 
 _OWN, _MAKER = 24, 8
+_MOST_BEGUN = 64  # digests kept; calls that other calls make have parents without number
 NOBODY: Final = "0" * _MAKER  # the end of the key of a call that no other call or step made
 
 
 class Identity:
     """Makes the keys of a run's calls; runs with the same *root* and *secret* make the same keys."""
 
-    __slots__ = ("_digest", "_secret")
+    __slots__ = ("_begun", "_digest", "_secret")
 
     def __init__(self, root: str = "", secret: bytes = b"") -> None:
         self._secret = secret
         self._digest = blake2b(root.encode() + b"\0", key=secret, digest_size=_OWN // 2)
+        self._begun: dict[tuple[str, str, bytes], blake2b] = {}  # digests of all but the arguments
 
     def base(self, parent: str, name: str, sign: bytes, kind: bytes) -> bytes:
         """The digest that all calls of *name* with the arguments *sign* made by *parent* share."""
-        digest = self._digest.copy()
-        digest.update(b"\0".join((parent.encode(), kind, name.encode("utf-8", "surrogatepass"), sign)))
+        begun = self._begun.get((parent, name, kind))
+        digest = self._begin(parent, name, kind) if begun is None else begun.copy()
+        digest.update(sign)
         return digest.digest()
+
+    def _begin(self, parent: str, name: str, kind: bytes) -> blake2b:
+        digest = self._digest.copy()
+        digest.update(b"\0".join((parent.encode(), kind, name.encode("utf-8", "surrogatepass"), b"")))
+        if len(self._begun) >= _MOST_BEGUN:
+            self._begun.clear()
+        self._begun[parent, name, kind] = digest
+        return digest.copy()
 
     def key(self, base: bytes, parent: str, number: int) -> str:
         """The key of one call of this *base*; *number* is how many of them began before it."""

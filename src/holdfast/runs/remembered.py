@@ -39,11 +39,11 @@ def remember(run: Run, name: str, fn: Callable[..., T], args: tuple[Any, ...]) -
         return value
     memory.start()
     try:
-        token = current_key.set(memory.step.key)
+        current_key.set(memory.step.key)
         try:
             value = fn(*args)
         finally:
-            leave(token)
+            current_key.set(memory.step.parent)  # a plain function ends where it began, so no token is needed
         if is_unawaited(value):
             raise ConfigError(f"step {name!r}: gives something to await; use astep")
     except BaseException as error:

@@ -30,7 +30,7 @@ class Step(msgspec.Struct, eq=False):
 
     _steps: Steps
     name: str
-    _parent: str
+    parent: str
     _base: bytes
     is_step: bool = False
     is_block: bool = False  # a guarded block: recorded, never answered from the log, as its result is not known
@@ -68,8 +68,8 @@ class Step(msgspec.Struct, eq=False):
             payload["arguments"] = arguments
         if self.repeated and self._is_counted:
             payload["repeat"] = True
-        if self._parent:
-            payload["parent"] = self._parent[:16]
+        if self.parent:
+            payload["parent"] = self.parent[:16]
         ours = Outcome(self.key, self.name, OURS) if self._steps.is_foreign and not self.is_block else None
         return self._steps.log.write(events.STEP_STARTED if self.is_step else events.TOOL_STARTED, payload, ours)
 
@@ -101,7 +101,7 @@ class Step(msgspec.Struct, eq=False):
     def leave(self) -> None:
         """Stop being the current call, should an interrupt have prevented that: later calls are not made by it."""
         if self.key and current_key.get() == self.key:
-            current_key.set(self._parent)
+            current_key.set(self.parent)
 
     def mark_answered(self) -> None:
         """Note that it is answered from the log, and count the calls within it: no code will ask for them."""
@@ -188,8 +188,8 @@ class Steps:
         step = Step(self, name, parent, base, is_step=kind == STEP)
         if self.recalled.calls:
             self._look_up(step)
-        waiting = self.undecided.get(step._base)
-        if step.outcome is None and waiting and (oldest := list(waiting.values())[:1]):  # other threads may decide now
+        waiting = self.undecided.get(base) if self.undecided else None
+        if waiting and step.outcome is None and (oldest := list(waiting.values())[:1]):  # other threads may decide now
             return oldest[0]
         return step
 
@@ -209,7 +209,7 @@ class Steps:
         """Give *step* the next number of its kind."""
         with self._lock:
             number = self._begun.get(step._base, 0)
-            own = self._identity.key(step._base, step._parent, number)
+            own = self._identity.key(step._base, step.parent, number)
             known = self.recalled.take(own) if self.recalled.calls else None  # another thread took it and put it back
             self._give(step, number, own, known)
             if step.is_block or self.is_noted:  # it equals no other: a proxy may note calls for weeks
@@ -228,7 +228,7 @@ class Steps:
     def _look_up(self, step: Step) -> None:
         with self._lock:
             number = self._begun.get(step._base, 0)
-            own = self._identity.key(step._base, step._parent, number)
+            own = self._identity.key(step._base, step.parent, number)
             known = self.recalled.take(own)
             if known is None:
                 number, own, known = self._look_ahead(step, number, own)
@@ -252,7 +252,7 @@ class Steps:
         those of the next equal call, else of any call from elsewhere that may be this one.
         """
         for number in ahead(first)[1:]:
-            key = self._identity.key(step._base, step._parent, number)
+            key = self._identity.key(step._base, step.parent, number)
             if (known := self.recalled.take(key)) is not None:
                 return number, key, known
         return first, own, self.recalled.take_any(own, step.name)
