@@ -505,7 +505,6 @@ def used(path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         store.record_event("r", "note")
         store.snapshot("r")
         if request.param == "after a quiet while":
-            monkeypatch.setattr("holdfast.stores.place.STEP", 0.05)
             monkeypatch.setattr("holdfast.stores.place.TRUST", 1000.0)
             wait_for_trust(store)
         yield store
@@ -555,10 +554,7 @@ def test_a_file_that_was_replaced_underfoot_is_not_written(used: RunStore, path:
     assert path.read_bytes() == sound
 
 
-def test_a_file_that_was_mounted_over_is_missed_soon(
-    path: Path, tmp_path: Path, sound: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.stores.place.STEP", 0.05)
+def test_a_file_that_was_mounted_over_is_missed_soon(path: Path, tmp_path: Path, sound: bytes) -> None:
     other = tmp_path / "other.db"
     other.write_bytes(sound)
     with SqliteRunStore(path) as store:

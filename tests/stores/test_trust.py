@@ -90,9 +90,7 @@ def test_an_event_that_changes_the_status_notices_one_that_another_process_has_a
 
 
 @pytest.mark.parametrize("event", ["noted", "planning_started"])
-def test_an_owner_whose_run_was_taken_without_an_event_is_refused(
-    event: str, ours: Holdfast, theirs: RunStore
-) -> None:
+def test_an_owner_whose_run_was_taken_without_an_event_is_refused(event: str, ours: Holdfast, theirs: RunStore) -> None:
     thief = OwnerRow("0" * 32, "elsewhere", 4711, 2**50)
 
     def take(ledger: Ledger) -> None:

@@ -7,7 +7,7 @@ which that process has on the file.
 
 Three looks before each commit would cost half as much as its statements. One at the folder is enough as long as its
 time of change stays the same: then no file in it has come, gone or been renamed. That counts only if the time is older
-than the steps in which file systems count, and only for a moment, as there may be some that do not keep it.
+than the steps in which its file system counts, and only for a moment, as there may be some that do not keep it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from holdfast.folders import make_folder
 from holdfast.stores.trouble import unreachable
 
 STEP = 3.0  # seconds; longer than the steps in which any file system counts
+FINE = 0.1  # seconds; longer than the steps of those that count in less than a COARSE one: a tick of the system's clock
+COARSE = 10_000_000  # nanoseconds
 TRUST = 0.1  # seconds for which the folder alone is looked at
 
 
@@ -73,7 +75,7 @@ class Place:
         self.check()
         if not self.has_log():
             return False
-        self._whole = folder if folder is not None and now - folder[2] / 1e9 > STEP else None
+        self._whole = folder if folder is not None and _is_settled(folder[2], now) else None
         self._looked_at = now
         return True
 
@@ -122,6 +124,11 @@ class Place:
                 f"{self._name}: was replaced by another file while in use; put it back, or close the store: its "
                 "next use opens the other one"
             )
+
+
+def _is_settled(changed: int, now: float) -> bool:
+    """True if the next change would have another time than *changed* (ns)."""
+    return now - changed / 1e9 > (FINE if changed % COARSE else STEP)
 
 
 def _is_there(path: str) -> bool:
