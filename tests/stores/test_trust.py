@@ -98,7 +98,7 @@ def test_an_owner_whose_run_was_taken_without_an_event_is_refused(event: str, ou
         live.owner = None
         ledger.claim(live, thief)
 
-    with pytest.raises(LeaseLost), ours.run() as run:
+    with pytest.raises(LeaseLost), ours.run() as run:  # noqa: PT012 - the block is what is tested
         run.commit("begun")
         theirs.writer.commit(take)
         run.commit(event)
@@ -108,7 +108,7 @@ def test_an_owner_whose_run_was_taken_without_an_event_is_refused(event: str, ou
 
 
 def test_an_owner_whose_run_was_deleted_is_refused(ours: Holdfast, theirs: RunStore) -> None:
-    with pytest.raises(holdfast.RunError), ours.run() as run:
+    with pytest.raises(holdfast.RunError), ours.run() as run:  # noqa: PT012 - the block is what is tested
         run.commit("begun")
         theirs.writer.commit(lambda ledger: ledger.erase(ledger.run(run.id).key))
         run.commit("noted")

@@ -84,7 +84,8 @@ class Remembered:
     __slots__ = ("known", "step", "_args", "_begun", "_fn", "_is_failed", "_run", "_value")
 
     def __init__(self, run: Run, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        checks.name("step", name)
+        if not checks.is_name(name):
+            checks.name("step", name)
         if not callable(fn):
             raise ConfigError(f"step {name!r}: {checks.shown(fn)} cannot be called")
         check_room(TO_CALL)
@@ -116,9 +117,7 @@ class Remembered:
         """Record its result."""
         shown, is_all = self._run.log.store.payloads.said(value)
         memo = SAID if is_all else Memo(self._fn).dump(value)
-        facts = self._facts("success")
-        facts["result"] = shown
-        if (write := self.step.end(facts, memo)) is not None:
+        if (write := self.step.end({**self._facts("success"), "result": shown}, memo)) is not None:
             write.result = value
         return write
 

@@ -314,8 +314,9 @@ class SqliteFile:
         if self._place is not None and not self._place.is_whole():
             self._drop_all()
             raise Again("its log was deleted while in use; close all that this process has open of it")
+        cursor = self._cursor if self._cursor is not None else self._write_cursor()
         try:
-            self._write_cursor().execute("COMMIT")
+            cursor.execute("COMMIT")
         except Exception as error:
             self._has_failed = self.path is not None  # at once, before an interrupt comes
             if self.path is None:
@@ -371,7 +372,7 @@ class SqliteFile:
     def write(self, lives: Iterable[Live], rows: list[EventRow], memos: list[MemoRow]) -> None:
         """Write what has changed of *lives*, and the new *rows* and *memos*."""
         # Plain tuples of int, str and bytearray: for any other type the sqlite3 module first looks for an adapter.
-        cursor, sql = self._write_cursor(), self._sql
+        cursor, sql = self._cursor if self._cursor is not None else self._write_cursor(), self._sql
         if rows:
             cursor.executemany(sql["add_event"], rows)
             self._log_space.events += len(rows)

@@ -245,23 +245,17 @@ class Writer(Generic[Book]):
             if group and group[0].made:  # a leader was interrupted: what it has made comes first
                 left = [pending for pending in group if not pending.made]
             if left:
-                self._make(left)
+                try:
+                    self._transact(left)
+                except BaseException:
+                    _count(left)
+                    raise
             self._tell(group)
             for _ in group:
                 queue.popleft()
         finally:
             self._is_led = False
         return len(group)
-
-    def _make(self, group: list[Pending[Book, Any]]) -> None:
-        try:
-            self._transact(group)
-        except BaseException:
-            for pending in group:
-                pending.tries += 1
-                if pending.tries == MOST_TRIES and not pending.made:
-                    pending.fail(StoreError("the write was cut short again and again; it was not made"))
-            raise
 
     def _tell(self, group: list[Pending[Book, Any]]) -> None:
         """Wake the waiters, all tasks of one event loop together; log an error that no caller waits for."""
@@ -332,6 +326,14 @@ class Writer(Generic[Book]):
             self._commit_if_free(patient=True)
         except BaseException:
             _log.exception("a group of writes was cut short")
+
+
+def _count(group: list[Pending[Any, Any]]) -> None:
+    """Count a try that was cut short; give up writes that have had enough of them."""
+    for pending in group:
+        pending.tries += 1
+        if pending.tries == MOST_TRIES and not pending.made:
+            pending.fail(StoreError("the write was cut short again and again; it was not made"))
 
 
 def _wake_tasks(wakeups: list[Wakeup]) -> None:

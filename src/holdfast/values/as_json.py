@@ -30,7 +30,8 @@ _MOST_COPIED = 2**22  # bytes of JSON that are decoded again to see whether noth
 def lenient(value: object) -> bytes:
     """What can be shown of *value*; a short text stands for each part that JSON does not know."""
     try:
-        return _encoded(_LENIENT, value)
+        data = _LENIENT.encode(value)
+        return data if is_flat(value) else _readable(data, value)
     except Exception:  # surrogates, cycles, odd keys, an object's own code: piece by piece something can be shown
         return PLAIN.encode(_Pieces(strict=False).plain(value))
 
@@ -38,7 +39,8 @@ def lenient(value: object) -> bytes:
 def members(payload: Mapping[str, object]) -> bytes:
     """All of *payload* as a JSON object; a `ConfigError` names the key that cannot be encoded."""
     try:
-        return _encoded(_STRICT, payload if type(payload) is dict else dict(payload))
+        plain = payload if type(payload) is dict else dict(payload)
+        return _readable(_STRICT.encode(plain), plain)
     except Exception:  # one of the values is unusual, or wrong: then the error names its key
         return _by_parts(payload.items())
 
@@ -57,13 +59,13 @@ def check_depth(data: bytes, deepest: int = DEEPEST) -> None:
 
 def _strict(value: object) -> bytes:
     try:
-        return _encoded(_STRICT, value)
+        return _readable(_STRICT.encode(value), value)
     except Exception:  # piece by piece, sets of mixed types and numbers as keys can be encoded
         return PLAIN.encode(_Pieces(strict=True).plain(value))
 
 
-def _encoded(encoder: msgspec.json.Encoder, value: object) -> bytes:
-    data = encoder.encode(value)
+def _readable(data: bytes, value: object) -> bytes:
+    """The JSON *data* of *value*, if every reader can decode it and it hides no names; else raise a `ValueError`."""
     if is_flat(value):
         return data
     if len(data) <= _MOST_COPIED and gives_back(READ, data, value):  # so it can be read, and hides no names

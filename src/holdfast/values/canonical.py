@@ -105,8 +105,10 @@ def encode(call: object) -> bytes | None:
     if type(call) is tuple:  # a call that does not fit the signature
         call = [list(part) if type(part) is tuple else part for part in call]
     try:
-        loose = _short(_ENCODER.encode(call))
-        if _is_plain(call):
+        loose = _ENCODER.encode(call)
+        if len(loose) > LONG:
+            loose = _DIGEST + blake2b(loose, digest_size=32).digest()
+        if is_flat(call, _SCALARS) or _is_plain(call):
             return loose
     except Exception:  # anything that an argument's own code may raise, too
         loose = b""
@@ -245,16 +247,12 @@ def _itself(thing: object) -> Hashable:
 
 
 def _is_plain(call: object) -> bool:
-    if is_flat(call, _SCALARS) or type(call) in _SCALARS:
+    if type(call) in _SCALARS:
         return True
     try:
         return gives_back(_FROM_JSON, _TO_JSON(call), call)
     except Exception:  # a path, say, which JSON does not know
         return False
-
-
-def _short(encoded: bytes) -> bytes:
-    return encoded if len(encoded) <= LONG else _DIGEST + blake2b(encoded, digest_size=32).digest()
 
 
 def _plain(value: object) -> object:

@@ -32,10 +32,11 @@ _WORDS = (  # each begins with a letter, so that a search skips other places qui
 )
 _SECRET = re.compile(_WORDS)
 _SECRET_ALONE = re.compile(r"(?:\b|_)(?:(?:auth|pass)$|jwt(?:\b|_))", re.ASCII)  # only as a word: an author is not
-_HINTS = ("pass", "key", "token", "secret", "auth", "cookie", "credential", "bearer", "jwt")
-_STEMS = "passw passphrase passcode secret token bearer authorization cookie credential jwt".split() + [
-    word + end for word in ("auth", "pass") for end in ('"', "'", "\\")
-]
+_HINT = re.compile(b"pass|key|token|secret|auth|cookie|credential|bearer|jwt")
+_STEMS = (
+    "passw", "passphrase", "passcode", "secret", "token", "bearer", "authorization", "cookie", "credential", "jwt",
+    *(word + end for word in ("auth", "pass") for end in ('"', "'", "\\")),
+)  # fmt: skip
 _KEYS = re.compile("key(?:(?<=(?:api|ate|ess|ssh|ing|ion)key)|(?<=(?:api|ate|ess|ssh|ing|ion)[-_ .]key))")
 _COLON = ord(":")  # a number: to search for a text of one letter takes four times as long
 _HARMLESS = re.compile(
@@ -125,8 +126,9 @@ class Payloads:
         """The JSON of a tool's result, and True if that is all of it: exactly the same value can be read from it."""
         try:
             data = _AS_IT_IS.encode(value)
-            if len(data) <= self.limit and _is_all(data, value) and not (self._always or _suspect(data)):
-                return msgspec.Raw(data), True
+            if len(data) <= self.limit and (is_flat(value, EXACT) or _is_all(data, value)):
+                if not (self._always or _suspect(data)):
+                    return msgspec.Raw(data), True
         except Exception:  # not plain data: a part of it can be shown
             return self.shown(value), False
         return self.shown(value), False
@@ -149,7 +151,7 @@ class Payloads:
 
 def _is_all(data: bytes, value: object) -> bool:
     """True if the JSON *data* gives back exactly *value*."""
-    if type(value) in EXACT or is_flat(value, EXACT):
+    if type(value) in EXACT:
         return True
     check_depth(data)
     return gives_back(READ, data, value)
@@ -162,11 +164,11 @@ def _suspect(data: bytes) -> bool:
     """True if *data* may have the key of a secret in it; finds all keys, but also some words in texts."""
     if _COLON not in data and data.count(b"[") < 2:  # there is no key, and no list of pairs
         return False
-    text = data.lower().decode("latin-1")  # a text, as `in` makes an error for bytes before it looks, and drops it
-    for hint in _HINTS:  # a regular expression would take three times as long for short data, and more for longer
-        if hint in text:
-            return any(stem in text for stem in _STEMS) or _KEYS.search(text) is not None
-    return False
+    lowered = data.lower()
+    if _HINT.search(lowered) is None:  # as for most
+        return False
+    text = lowered.decode("latin-1")  # a text, as `in` makes an error for bytes before it looks, and drops it
+    return any(stem in text for stem in _STEMS) or _KEYS.search(text) is not None
 
 
 class _Secrecy(Enum):
