@@ -25,8 +25,9 @@ from holdfast.errors import RunConflict, RunNotFound, StoreError
 from holdfast.history import CancelResult, RunStatus
 from holdfast.stores import RunStore, SqliteRunStore
 from holdfast.stores.ledger import Ledger, Live, OwnerRow
+from holdfast.stores.pending import Pending
 from holdfast.stores.sqlite import SqliteFile
-from holdfast.stores.writer import Pending, Writer
+from holdfast.stores.writer import Writer
 
 Op = Callable[[Ledger], Any]
 

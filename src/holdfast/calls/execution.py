@@ -268,7 +268,7 @@ class Execution:
         waits: Iterable[Wait] = ()
         if self.record is not None and self.record.write is not None:
             write, self.record.write = self.record.write, None
-            write.result = self.value
+            write.returned = self.value
             waits = (Wait(write=write),)
         if self.to_tell is not None and self.kit.hooks is not None:
             context, self.to_tell = self.to_tell, None  # it may hold an error whose traceback holds this call

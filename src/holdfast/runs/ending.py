@@ -26,7 +26,7 @@ from holdfast.errors import (
 from holdfast.runs.log import AGAIN
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger
-from holdfast.stores.writer import Pending
+from holdfast.stores.pending import Pending
 
 # Errors that say nothing about the run's own work, as an interrupt from outside does not: the run can be resumed.
 INTERRUPTING = (InDoubt, RunDiverged, LeaseLost, StoreError)

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores import RunStore
 from holdfast.stores.ledger import Claim, Ledger
-from holdfast.stores.writer import Pending
+from holdfast.stores.pending import Pending
 from holdfast.values.said import CACHED
 
 _log = logging.getLogger("holdfast")
@@ -49,27 +49,26 @@ OURS: Final = b"o"  # LOST, for a key that was made here, in a run whose other k
 ELSEWHERE: Final = b"f"  # before the key that the call got elsewhere, and keeps: its outcome is stored under that key
 
 
-class Write(msgspec.Struct, eq=False):
-    """A write on its way to the store; waiting for it raises the error if it failed.
+class Write(Pending[Ledger, Any], eq=False, kw_only=True):
+    """A write of a run's *log* on its way to the store; waiting for it raises the error if it failed.
 
-    *result* is what a call returned: the `StoreError` of a failed write carries it, as the call was made all the same.
+    *returned* is what a call has returned: the `StoreError` of a failed write carries it, as the call was made.
     """
 
     log: Log
-    pending: Pending[Ledger, Any]
-    result: object = None
+    returned: object = None
 
     def settle(self, *, has_room: bool = False) -> None:
         """Block the thread until it is done; it *has room* on the stack for that if a call has checked it before."""
-        self.log.store.writer.settle(self.pending, has_room=has_room)
-        if self.pending.error is not None:
-            self.log.judge(self.pending.error, self)
+        self.log.store.writer.settle(self, has_room=has_room)
+        if self.error is not None:
+            self.log.judge(self.error, self)
 
     async def asettle(self) -> None:
         """Suspend the task until it is done."""
-        await self.log.store.writer.asettle(self.pending)
-        if self.pending.error is not None:
-            self.log.judge(self.pending.error, self)
+        await self.log.store.writer.asettle(self)
+        if self.error is not None:
+            self.log.judge(self.error, self)
 
 
 class Log:
@@ -91,7 +90,9 @@ class Log:
         if self.claim is None:
             return None
         op = partial(_append, self.claim, type, payload, _JSON.encode(payload).decode(), outcome)
-        return Write(self, self.store.writer.submit(op, True))
+        write = Write(op, True, log=self)
+        self.store.writer.put(write)
+        return write
 
     def given(self, type: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
         """The payload that a user gave for an event, as it may be kept: encoded once, redacted and cut."""
@@ -101,13 +102,13 @@ class Log:
     def judge(self, error: BaseException, write: Write) -> None:
         """Raise the *error* of a write, unless the run goes on without it."""
         if isinstance(error, StoreError):
-            error.result = write.result
+            error.result = write.returned
         if isinstance(error, StoreError) and self._survives_store_errors:
             self.complain(error)
             return
         if isinstance(error, HoldfastError) and not isinstance(error, StoreError):
             self.lost = error
-        write.pending.result()
+        write.result()
 
     def complain(self, error: object) -> None:
         """Log, once, that the run is no longer recorded in full."""
@@ -124,8 +125,7 @@ def _append(
     claim: Claim, type: str, payload: Mapping[str, Any], encoded: str, outcome: Outcome | None, ledger: Ledger
 ) -> None:
     live = ledger.claimed(claim)
-    late = live.snapshot.status.is_terminal
-    ledger.append(live, type, payload, encoded)
+    late = ledger.append(live, type, payload, encoded)
     if outcome is not None and not (late and outcome.memo == SPENT):  # an amount that comes late has not been counted
         ledger.remember(live, bytes.fromhex(outcome.key), outcome.name, outcome.memo)
 

@@ -117,8 +117,10 @@ class Remembered:
         """Record its result."""
         shown, is_all = self._run.log.store.payloads.said(value)
         memo = SAID if is_all else Memo(self._fn).dump(value)
-        if (write := self.step.end({**self._facts("success"), "result": shown}, memo)) is not None:
-            write.result = value
+        facts = self._facts("success")
+        facts["result"] = shown
+        if (write := self.step.end(facts, memo)) is not None:
+            write.returned = value
         return write
 
     def failed(self, error: BaseException) -> Write | None:

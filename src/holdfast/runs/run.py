@@ -30,8 +30,8 @@ from holdfast.runs.opening import aread, opening, recalled
 from holdfast.runs.remembered import aremember, remember
 from holdfast.runs.steps import Steps
 from holdfast.stores.ledger import Ledger
+from holdfast.stores.pending import Pending
 from holdfast.stores.store import Memory
-from holdfast.stores.writer import Pending
 from holdfast.waiting.threads import Job, elsewhere, may_hold_a_lock
 from holdfast.waiting.waits import Wait, apause, pause
 

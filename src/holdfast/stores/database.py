@@ -19,6 +19,10 @@ class Again(Exception):
     """Another process wrote first, or connection or log was lost: the group was not written and must be made again."""
 
 
+class NotNow(Again):
+    """Nothing was begun, as a hasty writer would have to wait."""
+
+
 class Lost(Again):
     """The outcome of a commit is unknown: *was_committed* finds out whether the group was written.
 
@@ -69,6 +73,7 @@ class Database(Tables, Protocol):
 
     alone: AbstractContextManager[object]  # held while a group is written
     silence: float  # seconds in which no process could write before the transaction was begun; 0 if it did not wait
+    later: Later | None  # for transactions that are synced later; None if there can be none
 
     def begin(self, *, trusting: bool) -> bool: ...
     def writing(self) -> Connection: ...
@@ -93,3 +98,12 @@ class Database(Tables, Protocol):
     def put_away(self) -> None: ...
     def let_go(self) -> None: ...
     def after_fork(self) -> None: ...
+
+
+class Later(Protocol):
+    """Makes transactions whose commits do not sync, and syncs them later."""
+
+    def begin(self) -> None: ...
+    def log(self) -> int: ...
+    def sync(self) -> None: ...
+    def distrust(self) -> None: ...

@@ -184,10 +184,8 @@ class Ledger:
     def _clear(self) -> None:
         self._dirty.clear()
         self._rows.clear()
-        if self._memos:
-            self._memos.clear()
-        if self._believed:
-            self._believed.clear()
+        self._memos.clear()
+        self._believed.clear()
 
     # -- what writes are made of ---------------------------------------------------------------------------------------
 
@@ -220,8 +218,8 @@ class Ledger:
             raise LeaseLost(run_id, *(["was ended from elsewhere"] if live.snapshot.status.is_terminal else []))
         return live
 
-    def append(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
-        """Add an event; *encoded* is the JSON of *payload*."""
+    def append(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> bool:
+        """Add an event, and return True if it comes late; *encoded* is the JSON of *payload*."""
         snapshot, at = live.snapshot, self._at
         if at < live.touched_at:
             at = live.touched_at
@@ -230,11 +228,12 @@ class Ledger:
         live.touched_at = at
         if type in USES:
             _note_tool(live, payload.get("tool"))
-        self._rows.append((live.key, sequence, at, type, int(late), encoded))
+        self._rows.append((live.key, sequence, at, type, 1 if late else 0, encoded))
         self._dirty[live.header.id] = live
         self.changes += 1
-        if snapshot.status.is_terminal and not late:
+        if not late and snapshot.status.is_terminal:
             self._ended(live)
+        return late
 
     def intervene(self, live: Live, type: str, payload: Mapping[str, Any], encoded: str) -> None:
         """Add an event that is not from the owner: if it ends the run, the owner may not go on, and is told."""

@@ -19,8 +19,10 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreError, printable
 from holdfast.stores import inotify
 from holdfast.stores import rows as columns
-from holdfast.stores.database import Again, Lost
-from holdfast.stores.doubt import was_written
+from holdfast.stores.connecting import connect
+from holdfast.stores.database import Again, Later, Lost
+from holdfast.stores.doubt import empty_log, was_written
+from holdfast.stores.haste import Haste
 from holdfast.stores.ledger import EventRow, Live, MemoRow
 from holdfast.stores.log_space import LogSpace
 from holdfast.stores.owners import LockFiles
@@ -28,7 +30,6 @@ from holdfast.stores.place import Place
 from holdfast.stores.rows import pack, pack_header
 from holdfast.stores.schema import prepare, statements, use_log
 from holdfast.stores.trouble import (
-    PATIENCE,
     concerns_all,
     errors_of,
     explained,
@@ -42,7 +43,6 @@ from holdfast.stores.watch import Watch
 if TYPE_CHECKING:
     import sqlite3
 
-MOST_LOG = 64 * 2**20  # bytes of its log that SQLite keeps for reuse
 OUTDATED = "another process has written to the same run"
 SETTLE = 4.0  # seconds that SQLite may take from writing a commit to its log until readers see it
 
@@ -69,6 +69,8 @@ class SqliteFile:
         self._cursor: sqlite3.Cursor | None = None
         self._version: int | None = None
         self._trusting = False
+        self._haste = Haste(self) if path is not None and synchronous == "FULL" else None
+        self.later: Later | None = self._haste
         self._contended = False  # the last transaction had to wait for another process, or failed
         self.silence = 0.0
         self._trace: EventRow | Live | None = None  # shows whether the group was committed
@@ -193,10 +195,12 @@ class SqliteFile:
 
     def _drop(self) -> None:
         """Close all connections but one that is kept."""
-        if self._has_failed:
-            self._keep_log()
+        if self._has_failed and self._write is not None and not self._kept:
+            empty_log(self._write, self._kept)
         with self.reading:
             self._read = self._write = self._cursor = None
+            if self._haste is not None:
+                self._haste.forget()
             in_use = [each for each in self._in_use if each not in self._kept]
             self._in_use[:] = self._kept
             if self._place is not None and not self._kept:
@@ -212,6 +216,8 @@ class SqliteFile:
             self._kept.clear()
             self._apart.clear()
             self._read = self._write = self._cursor = None
+            if self._haste is not None:
+                self._haste.forget()
 
     def _make_locks(self) -> None:
         """In memory one lock serves both, as no reader may see half a group; a file may be read while it is written."""
@@ -235,12 +241,8 @@ class SqliteFile:
     def _made_and_opened(self) -> sqlite3.Connection:
         if self._place is not None:
             self._place.make()
-        connection = self._connect()
+        connection = connect(self.path, self._synchronous)
         try:
-            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            if self._synchronous == "FULL":  # on macOS synced data may still be in the disk's own memory
-                connection.execute("PRAGMA fullfsync = ON")
-            connection.execute(f"PRAGMA journal_size_limit = {MOST_LOG}")
             prepare(self, connection)
             if self._place is not None:
                 self._place.note()
@@ -248,17 +250,6 @@ class SqliteFile:
             connection.close()
             raise
         return connection
-
-    def _connect(self) -> sqlite3.Connection:
-        import sqlite3
-
-        return sqlite3.connect(
-            ":memory:" if self.path is None else self.path,
-            timeout=PATIENCE,
-            isolation_level=None,
-            check_same_thread=False,
-            cached_statements=64,
-        )
 
     # -- a transaction -------------------------------------------------------------------------------------------------
 
@@ -269,6 +260,8 @@ class SqliteFile:
         made again if another process turns out to have written to the same runs.
         """
         cursor = self._cursor if self._cursor is not None else self._write_cursor()
+        if self._haste is not None and self._haste.is_on:
+            self._haste.turn_off(cursor)
         if self._contended:
             SystemClock.sleep(PAUSE)
             self._contended, self.silence = False, 0.0
@@ -278,14 +271,23 @@ class SqliteFile:
             cursor = self._begin_after(cursor, error)
         if (space := self._log_space).events >= space.enough:
             space.make()
-        self._trace = None
-        self._has_failed = False
-        self._trusting = trusting and self._version is not None
+        self.note_begin(trusting=trusting and self._version is not None)
         if self._trusting:
             return False
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
         before, self._version = self._version, version
         return bool(version != before)
+
+    def ready(self) -> sqlite3.Cursor | None:
+        """The cursor that writes; None if something else than a transaction is to be done first."""
+        space = self._log_space
+        return None if self._contended or self._version is None or space.events >= space.enough else self._cursor
+
+    def note_begin(self, *, trusting: bool) -> None:
+        """Note that a transaction has begun."""
+        self._trace = None
+        self._has_failed = False
+        self._trusting = trusting
 
     def _begin_after(self, cursor: sqlite3.Cursor, error: Exception) -> sqlite3.Cursor:
         """Begin all the same, if the cause of *error* is gone or goes away; return the cursor that did it."""
@@ -324,21 +326,10 @@ class SqliteFile:
             self._drop()  # a new connection shows whether it was written all the same
             raise Lost(partial(was_written, self, self._trace), str(error), error) from error
 
-    def _keep_log(self) -> None:
-        """Empty the log, as the disk may have failed to write it; if that fails, keep a connection to it until the end.
-
-        The first connection to a log takes all that is in it for written. But the system takes data that it failed to
-        sync for synced from then on: if commits followed such data in the log, a power cut would take them, too.
-        """
-        import sqlite3
-
-        if self._write is not None and not self._kept:
-            with contextlib.suppress(sqlite3.Error):
-                self._write.rollback()
-                self._kept.append(self._write)
-                (busy, _, _) = self._write.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                if not busy:
-                    self._kept.clear()
+    def distrust(self) -> None:
+        """Begin a new log, as the disk may have failed to write this one."""
+        self._has_failed = True
+        self._drop()
 
     def rollback(self, *, afresh: bool) -> None:
         """Undo the transaction; *afresh* also drops the connections, as one made in trouble may never recover."""

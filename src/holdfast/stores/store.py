@@ -35,11 +35,12 @@ from holdfast.stores.forking import survive_forks
 from holdfast.stores.handle import RunHandle
 from holdfast.stores.ledger import Ledger, Live, OwnerRow
 from holdfast.stores.ownership import Ownership
+from holdfast.stores.pending import Pending
 from holdfast.stores.rows import unpack, unpack_header
 from holdfast.stores.searching import MOST_A_PAGE
 from holdfast.stores.transactions import Transactions
 from holdfast.stores.trouble import errors_of
-from holdfast.stores.writer import Pending, Writer
+from holdfast.stores.writer import Writer
 from holdfast.values.redaction import Payloads
 from holdfast.values.said import ENDS, known
 
@@ -81,10 +82,12 @@ class RunStore:
         self.ownership = Ownership(file.locks(), self.clock, lease)
         self._secret: bytes | None = None
         self._ledger = Ledger(file, self.clock.time, self.ownership.is_alive)
+        transactions = Transactions(file, self._ledger, stall=lease / 3, crash=crash)
         self.writer: Writer[Ledger] = Writer(
-            Transactions(file, self._ledger, stall=lease / 3, crash=crash).make,
+            transactions.make,
             self._committed,
             quick=file.path is None,
+            hasty=transactions if file.later is not None else None,
         )
         self._deletion: Pending[Ledger, None] | None = None
         self._bell = Bell(file.watch if file.path is not None else None)

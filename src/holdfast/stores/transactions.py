@@ -7,9 +7,10 @@ from typing import Any
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.stores.database import Again, Database, Lost
+from holdfast.stores.database import Again, Database, Lost, NotNow
 from holdfast.stores.ledger import Ledger
-from holdfast.stores.writer import Pending
+from holdfast.stores.pending import Pending
+from holdfast.stores.trouble import unreachable
 
 MOST_TRIES = 10  # tries of a group while other processes write first
 SEARCH = 4.0  # seconds to find the write that spoils a group; the cause may be a lock that each try waits for
@@ -45,25 +46,62 @@ class Transactions:
         with self._file.alone:
             self._make(group)
 
-    def _make(self, group: Group) -> None:
-        """Make the group, again and again while other processes write first."""
+    def make_hastily(self, group: Group, start: Callable[[int], object]) -> bool:
+        """Make a group of fenced writes without waiting for the disk, and *start* to sync the log of that handle.
+
+        False if nothing was made, as it would take longer: `make` does it then. An `OSError` if it is made, but cannot
+        be synced here. Only if a write or the commit fails, that is looked into here, however long it takes.
+        """
+        self._search_until = None
+        with self._file.alone:
+            if self._file.later is None or not self._make(group, hasty=True):
+                return False
+            start(self._file.later.log())
+            return True
+
+    def sync(self, failure: OSError | None) -> StoreError | None:
+        """Put on disk what was committed hastily, unless the system has tried and told of a *failure*.
+
+        If that fails, return an error: as with a commit that fails, it is not known how much of it is on disk.
+        """
+        with self._file.alone:
+            if (later := self._file.later) is None:
+                return None
+            try:
+                if failure is not None:
+                    raise failure
+                later.sync()
+            except OSError as error:
+                trouble = unreachable(self._file.name, error)
+                later.distrust()
+                self._undo(trouble)
+                return unknown(trouble)
+        return None
+
+    def _make(self, group: Group, *, hasty: bool = False) -> bool:
+        """Make the group, again and again while other processes write first; False if it is *hasty* and would wait."""
         lost: list[Lost] = []
         for tries in range(MOST_TRIES):
             try:
-                self._try(group, lost, trusting=tries == 0 and _are_fenced(group))
+                self._try(group, lost, trusting=tries == 0 and _are_fenced(group), hasty=hasty and tries == 0)
                 if lost:
                     _doubt(group)
-                return
+                return True
+            except NotNow:
+                return False
             except Again as again:
+                if hasty and not isinstance(again, Lost):
+                    self._undo(again)
+                    return False
                 self._undo(again)
                 if isinstance(again, Lost):
                     again.outcomes = [(pending.value, pending.error) for pending in group]
                     lost.append(again)
                 if self._was_made(group, lost):
-                    return
+                    return True
                 if isinstance(again, Lost) and again.failure is not None:
                     self._spoilt(group, again.failure)
-                    return
+                    return True
                 trouble = again
         _fail(
             group,
@@ -71,6 +109,7 @@ class Transactions:
                 f"{self._file.name}: other processes wrote first, {MOST_TRIES} times in a row: {trouble}; try again"
             ),
         )
+        return True
 
     def _was_made(self, group: Group, lost: list[Lost]) -> bool:
         """True if the group must not be made again: a commit whose answer was *lost* did it, or that is not known."""
@@ -93,10 +132,10 @@ class Transactions:
             raise
         return False
 
-    def _try(self, group: Group, lost: list[Lost], *, trusting: bool) -> None:
+    def _try(self, group: Group, lost: list[Lost], *, trusting: bool, hasty: bool) -> None:
         self._committing = False
         try:
-            self._begin(trusting)
+            self._begin(trusting, hasty)
         except Again:
             raise
         except Exception as error:  # nothing can be written now: no use in trying each write alone
@@ -150,11 +189,13 @@ class Transactions:
         else:
             self._undo(error)
 
-    def _begin(self, trusting: bool) -> None:
+    def _begin(self, trusting: bool, hasty: bool) -> None:
         if self._crash is not None:
             self._crash("begin")
         file, ledger = self._file, self._ledger
-        if file.begin(trusting=trusting):
+        if hasty and file.later is not None:
+            file.later.begin()
+        elif file.begin(trusting=trusting):
             ledger.forget()
         now = ledger.begin()
         if file.blocking:

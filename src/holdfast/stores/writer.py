@@ -14,14 +14,14 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
-
-import msgspec
+from typing import Any, Generic
 
 from holdfast.errors import StoreError
 from holdfast.loops import Wakeup, running_loop
 from holdfast.solo import Solo
 from holdfast.stack import TO_WRITE, check_room
+from holdfast.stores.loop_writer import Hasty, LoopWriter
+from holdfast.stores.pending import Book, Pending, T
 
 MOST_AT_ONCE = 1000  # writes in one transaction
 MOST_TRIES = 3  # tries of a write whose leaders were interrupted
@@ -32,46 +32,13 @@ IN_THE_MIDDLE = "this thread is in the middle of another write, which the handle
 
 _log = logging.getLogger("holdfast")
 
-Book = TypeVar("Book")
-T = TypeVar("T")
-
-
-class Pending(msgspec.Struct, Generic[Book, T], eq=False):  # a Struct, built in C: each step has two
-    """A write on its way: *made* when it is on disk, or has failed; *done* when its waiter was told."""
-
-    op: Callable[[Book], T]
-    fenced: bool = False  # it needs no look at what others have written: if that matters, it fails, and is made again
-    made: bool = False
-    done: bool = False
-    awaited: bool = False
-    tries: int = 0
-    value: T | None = None
-    error: BaseException | None = None
-    waiter: threading.Lock | None = None  # locked by the thread that waits, released when it is done
-    wakeup: Wakeup | None = None  # of the task that waits
-
-    def fail(self, error: BaseException) -> None:
-        """Note that it was not made, and why."""
-        self.error = error
-        self.made = True
-
-    def result(self) -> T:
-        """Return the value of the write, or raise the error that it failed with."""
-        if self.error is not None:
-            try:
-                raise self.error
-            finally:
-                self.error = None  # no cycle: the error's traceback refers to this frame, which refers to the error
-        if not self.done:
-            raise StoreError("the store takes too long; the write may still be made")
-        return self.value  # type: ignore[return-value]
-
 
 class Writer(Generic[Book]):
     """Commits queued writes in groups.
 
     *transact* makes a group in one transaction and sets the outcome of each write; *after* is called when the next one
     may begin. If writes are *quick*, as they reach no disk, callers make them: leaving them to the thread is of no use.
+    An event loop may make the writes of its tasks by *hasty*.
     """
 
     def __init__(
@@ -80,9 +47,12 @@ class Writer(Generic[Book]):
         after: Callable[[], object] = lambda: None,
         *,
         quick: bool = False,
+        hasty: Hasty | None = None,
     ) -> None:
         self._transact = transact
         self._after = after
+        self._hasty = hasty
+        self._in_loop: LoopWriter | None = None
         self._quick = quick
         self.patience: float | None = None  # seconds that tasks wait, if set: no caller then depends on the write
         self.ticks = 1  # ticks that a queued write waits: more if no caller is in a hurry
@@ -97,16 +67,22 @@ class Writer(Generic[Book]):
         self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()  # holds an item if a caller waits
         self._is_led = False  # True while a thread commits: a hint for others, to whom even the try to do so is dear
         self._closed = self._complained = False
+        if self._in_loop is not None:
+            self._in_loop.after_fork()
+        if (hasty := self._hasty) is not None:
+            self._in_loop = LoopWriter(self._queue, hasty, self._alone_now, self._ring, self._tell, self._after)
 
     def submit(self, op: Callable[[Book], T], fenced: bool = False) -> Pending[Book, T]:
         """Queue a write; it is made with the next commit, or by the writer thread after two ticks at most."""
         pending = Pending(op, fenced)
-        self._queue.append(pending)
-        if self._quick and self._commit_if_free():
-            return pending
-        if not self._thread.there:
-            self._start()
+        self.put(pending)
         return pending
+
+    def put(self, pending: Pending[Book, Any]) -> None:
+        """Queue a write, as `submit` does."""
+        self._queue.append(pending)
+        if not (self._quick and self._commit_if_free()) and not self._thread.there:
+            self._start()
 
     def commit(self, op: Callable[[Book], T]) -> T:
         """Make a write; it is on disk when this returns."""
@@ -138,7 +114,7 @@ class Writer(Generic[Book]):
 
     def tail(self) -> Pending[Book, None] | None:
         """Queue a write that does nothing, to wait until all that is queued now is made; None if nothing is queued."""
-        return self.submit(lambda book: None) if self._queue else None
+        return self.submit(lambda book: None) if self._queue or self._is_behind() else None
 
     def settle(self, pending: Pending[Book, Any], *, has_room: bool = False) -> None:
         """Wait until *pending* is done. It wakes one waiter: to wait for the write of another caller, use `tail`.
@@ -167,7 +143,8 @@ class Writer(Generic[Book]):
         if pending.done:
             return
         pending.wakeup = wakeup = Wakeup()
-        self._ring()
+        if self._in_loop is None or not self._in_loop.takes(wakeup.get_loop()):
+            self._ring()
         if not pending.done:  # `wakeup` was set first; `_tell` sets `done` first, so no wake is lost
             if self.patience is None:
                 await wakeup
@@ -186,6 +163,8 @@ class Writer(Generic[Book]):
         finally:
             self._closed = True
             self._wake()
+            if self._in_loop is not None:
+                self._in_loop.close()
 
     def alone(self, do: Callable[[], T], *, patient: bool = True) -> T | None:
         """Call *do* while no other thread uses the connection; unless *patient*, return None at once if one does."""
@@ -202,6 +181,9 @@ class Writer(Generic[Book]):
                 turn.release()
             except RuntimeError:  # the turn was not taken
                 pass
+
+    def _alone_now(self, do: Callable[[], T]) -> T | None:
+        return None if self._is_ours() else self._alone(do, False)
 
     def hold(self, patience: float) -> bool:
         """Let no thread commit while this one forks; False if the turn is not free within *patience* seconds."""
@@ -240,6 +222,8 @@ class Writer(Generic[Book]):
         queue = self._queue
         self._is_led = True
         try:
+            if self._in_loop is not None and self._in_loop.is_behind:
+                self._in_loop.catch_up()
             group = [queue[at] for at in range(min(len(queue), MOST_AT_ONCE))]
             left = group
             if group and group[0].made:  # a leader was interrupted: what it has made comes first
@@ -257,8 +241,11 @@ class Writer(Generic[Book]):
             self._is_led = False
         return len(group)
 
-    def _tell(self, group: list[Pending[Book, Any]]) -> None:
-        """Wake the waiters, all tasks of one event loop together; log an error that no caller waits for."""
+    def _tell(self, group: list[Pending[Book, Any]], is_here: bool = False) -> None:
+        """Wake the waiters, all tasks of one event loop together; log an error that no caller waits for.
+
+        If this thread *is here*, in the event loop of all tasks of the group, they go on at once.
+        """
         wakeups: list[Wakeup] = []
         lost = None
         for pending in group:
@@ -269,7 +256,9 @@ class Writer(Generic[Book]):
                 waiter.release()
             if pending.wakeup is not None:
                 wakeups.append(pending.wakeup)
-        if wakeups:
+        if wakeups and is_here:
+            _resume(iter(wakeups))
+        elif wakeups:
             _wake_tasks(wakeups)
         if lost is not None and not self._complained:
             _log.warning("what was queued could not be written: %s", lost)
@@ -304,7 +293,7 @@ class Writer(Generic[Book]):
             pause = TICK * self.ticks
             rung = self._is_rung(pause)
             before, seen = seen, self._oldest()
-            if seen is not None and (rung or seen is before or self._closed):
+            if (seen is not None and (rung or seen is before or self._closed)) or (rung and self._is_behind()):
                 self._try()
             idle = 0.0 if seen is not None or rung else idle + pause
 
@@ -314,6 +303,9 @@ class Writer(Generic[Book]):
         except queue.Empty:
             return False
         return True
+
+    def _is_behind(self) -> bool:
+        return self._in_loop is not None and self._in_loop.is_behind
 
     def _oldest(self) -> Pending[Book, Any] | None:
         try:

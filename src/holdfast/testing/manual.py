@@ -25,6 +25,7 @@ from holdfast import checks
 from holdfast.clock import SystemClock, Timer, check_sleep
 from holdfast.publishing import Ring
 from holdfast.stores.inotify import InotifyWatch
+from holdfast.stores.kernel_sync import Ear
 from holdfast.stores.watch import Watch
 from holdfast.stores.writer import Writer
 from holdfast.waiting.threads import Workers
@@ -312,13 +313,20 @@ class _Watch:
             for thread, frame in threads
             if thread is not threading.current_thread() and thread not in idle and _place(frame) != elders.get(thread)
         ]
-        selector = getattr(self._loop, "_selector", None)
-        if not others and not handed and selector is not None and len(selector.get_map()) <= 1:  # one is the loop's own
+        if not others and not handed and not self._has_files():
             return False
         places = frozenset((thread, *_place(frame)) for thread, frame in others if not _waits(thread, frame))
         if places != self._places:
             self._places, self._looks = places, 0
         return self._looks < (_PATIENCE if places or handed else _GRACE)
+
+    def _has_files(self) -> bool:
+        """True if the loop may hear of other files than its own, and the logs of stores that nothing is synced of."""
+        selector = getattr(self._loop, "_selector", None)
+        if selector is None:
+            return True
+        ears = [getattr(key.data[0], "_callback", None) for key in selector.get_map().values()]
+        return sum(not isinstance(ear, Ear) or ear.is_waiting for ear in ears) > 1
 
     def _pool(self, threads: list[tuple[threading.Thread, FrameType]]) -> tuple[set[threading.Thread], bool]:
         """Return the idle threads of the loop's pool, and whether one of them is still to wake for a job."""

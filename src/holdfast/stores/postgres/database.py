@@ -18,7 +18,7 @@ from holdfast import checks
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreError
 from holdfast.stores import rows as columns
-from holdfast.stores.database import Again, Lost
+from holdfast.stores.database import Again, Later, Lost
 from holdfast.stores.ledger import EventRow, Live, MemoRow
 from holdfast.stores.neighbours import News
 from holdfast.stores.postgres import connections
@@ -49,6 +49,7 @@ class PostgresDatabase:
         self.name = address.name
         self.url = address.url
         self.has_concurrent_writers, self.blocking = True, False
+        self.later: Later | None = None  # each commit is on disk
         self.silence = 0.0  # processes do not wait for each other
         self.ears = ears or Ears(address.session, channel=address.schema)
         self._sql = statements(address.schema)
