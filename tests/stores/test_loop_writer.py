@@ -391,6 +391,7 @@ async def test_a_store_that_is_closed_elsewhere_has_told_its_tasks(store: RunSto
 
 
 async def test_a_closed_store_leaves_nothing_in_the_loop(path: Path) -> None:
+    gc.collect()  # what earlier tests have left behind
     files, heard = len(os.listdir("/proc/self/fd")), listened()
     store = SqliteRunStore(path)
     store.create_run("s", "p", run_id="r")
@@ -401,7 +402,7 @@ async def test_a_closed_store_leaves_nothing_in_the_loop(path: Path) -> None:
     await turns(3)
 
     assert listened() == heard
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(os.listdir("/proc/self/fd")) <= files  # fewer if something of an earlier test has ended meanwhile
 
 
 async def test_a_store_that_nobody_has_any_more_leaves_nothing_in_the_loop(path: Path) -> None:
