@@ -89,7 +89,7 @@ def _rests(hf: Any) -> None:
                 await run.astep("step", asyncio.sleep, 0, value)
 
     asyncio.run(again())
-    time.sleep(3.0)
+    time.sleep(4.0)  # longer than any thread of ours waits for more work
     threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     _say({**_cost_of_silence(), "threads": threads})
 

@@ -568,8 +568,10 @@ def _made(pending: Pending[list[int], Any], book: list[int]) -> None:
     pending.made = True
 
 
-def test_what_is_queued_is_made_by_a_thread_that_had_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.stores.writer.LINGER", 600)
+@pytest.mark.parametrize("nap", [600, 0.005])
+def test_what_is_queued_is_made_by_a_thread_that_had_nothing_to_do(nap: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.stores.writer.LINGER", 1200)
+    monkeypatch.setattr("holdfast.stores.writer.NAP", nap)
     book: list[int] = []
     writer: Writer[list[int]] = Writer(lambda group: [_made(each, book) for each in group])
     for at in range(20):
@@ -579,6 +581,86 @@ def test_what_is_queued_is_made_by_a_thread_that_had_nothing_to_do(monkeypatch: 
         assert book == list(range(at + 1))
         threading.Event().wait(0.002 * at)  # it is at any point of its wait
     writer.close()
+
+
+@pytest.fixture
+def napping(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Writer[list[int]], list[int]]]:
+    """A writer whose thread has had nothing to do for so long that it does not look by itself, and its book."""
+    monkeypatch.setattr("holdfast.stores.writer.LINGER", 1200)
+    monkeypatch.setattr("holdfast.stores.writer.NAP", 0)
+    monkeypatch.setattr("holdfast.stores.writer.TICK", 0.001)
+    book: list[int] = []
+    writer: Writer[list[int]] = Writer(lambda group: [_made(each, book) for each in group])
+    writer.submit(lambda book: book.append(0))
+    assert eventually(lambda: book and writer._naps)
+    yield writer, book
+    writer.close()
+
+
+def test_a_thread_that_naps_is_not_woken_by_time(napping: tuple[Writer[list[int]], list[int]]) -> None:
+    status = Path(f"/proc/self/task/{writers()[0].native_id}/status")
+    if not status.exists():
+        pytest.skip("only Linux tells how often a thread woke up")
+    assert eventually(lambda: "(sleeping)" in status.read_text())
+    before = status.read_text()
+    threading.Event().wait(0.1)
+
+    assert wakes(status.read_text()) == wakes(before)
+
+
+def test_a_caller_that_waits_wakes_a_thread_that_naps(napping: tuple[Writer[list[int]], list[int]]) -> None:
+    writer, book = napping
+
+    asyncio.run(writer.acommit(lambda book: book.append(1)))
+
+    assert book == [0, 1]
+
+
+def test_a_write_that_is_only_queued_leaves_a_thread_that_naps_time_for_others(
+    napping: tuple[Writer[list[int]], list[int]],
+) -> None:
+    writer, book = napping
+    writer.ticks = 10**6
+
+    pending = writer.submit(lambda book: book.append(1))
+    assert eventually(lambda: not writer._naps and writer._rings.empty())
+
+    assert not pending.done
+    writer.commit(lambda book: book.append(2))
+    assert book == [0, 1, 2]
+
+
+def test_a_thread_that_naps_ends_with_the_writer(napping: tuple[Writer[list[int]], list[int]]) -> None:
+    (thread,) = writers()
+
+    napping[0].close()
+
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_ring_is_heard_whenever_it_comes(napping: tuple[Writer[list[int]], list[int]]) -> None:
+    writer, _ = napping
+    for at in range(100):
+        writer.ticks = 1
+        writer._rings.put(None)
+        assert eventually(lambda: writer._naps)
+        writer.ticks = 10**6  # so that only a ring helps
+        writer.submit(lambda book: None)  # which wakes the thread first
+        threading.Event().wait(0.00001 * (at % 10))
+        pending = writer.submit(lambda book: None)
+        writer._ring()
+
+        assert eventually(lambda pending=pending: pending.done)
+
+
+def writers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-writer"]
+
+
+def wakes(status: str) -> str:
+    """How often a thread has waited, as its *status* says."""
+    return next(line for line in status.splitlines() if line.startswith("voluntary"))
 
 
 def test_what_is_queued_as_the_thread_is_told_to_end_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.runs.run import Run
 
 SIGNS = 3  # renewals in the time of one lease
-LINGER = 0.5  # seconds that the thread waits for the next run
+LINGER = 1.5  # seconds that the thread waits for the next run
 MOST_EARLY = 1_000  # requests to cancel that are kept for runs that have just begun, or are just ending
 
 _log = logging.getLogger("holdfast")

@@ -26,7 +26,8 @@ from holdfast.stores.pending import Book, Pending, T
 MOST_AT_ONCE = 1000  # writes in one transaction
 MOST_TRIES = 3  # tries of a write whose leaders were interrupted
 TICK = 0.01  # seconds; a queued write waits one to two ticks for other writes, or for a caller that commits anyway
-LINGER = 1.0  # seconds without work after which the writer thread ends
+NAP = 0.1  # seconds without work after which the writer thread sleeps until it is told of some
+LINGER = 1.5  # seconds without work after which it ends: to start a thread takes as long as a commit
 
 IN_THE_MIDDLE = "this thread is in the middle of another write, which the handler of a signal, say, has interrupted"
 
@@ -64,7 +65,9 @@ class Writer(Generic[Book]):
         self.turn = threading.RLock()  # held, once, by the thread that uses the connection; signal handlers may ask
         self._is_ours: Callable[[], bool] = self.turn._is_owned  # type: ignore[attr-defined]
         self._thread = Solo("holdfast-writer", self._serve, lambda: bool(self._queue))
-        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()  # holds an item if a caller waits
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()  # holds an item if the thread is to wake
+        self._hurry: deque[None] = deque(maxlen=1)  # holds an item if a caller waits
+        self._naps = False  # True while the thread does not wake by itself to look whether something is queued
         self._is_led = False  # True while a thread commits: a hint for others, to whom even the try to do so is dear
         self._closed = self._complained = False
         if self._in_loop is not None:
@@ -81,8 +84,12 @@ class Writer(Generic[Book]):
     def put(self, pending: Pending[Book, Any]) -> None:
         """Queue a write, as `submit` does."""
         self._queue.append(pending)
-        if not (self._quick and self._commit_if_free()) and not self._thread.there:
-            self._start()
+        if not (self._quick and self._commit_if_free()):
+            if not self._thread.there:
+                self._start()
+            elif self._naps:
+                self._naps = False
+                self._rings.put(None)
 
     def commit(self, op: Callable[[Book], T]) -> T:
         """Make a write; it is on disk when this returns."""
@@ -273,6 +280,7 @@ class Writer(Generic[Book]):
         self._wake()
 
     def _wake(self) -> None:
+        self._hurry.append(None)
         if self._rings.empty():  # otherwise it has been told already, and has not looked since
             self._rings.put(None)
 
@@ -291,16 +299,29 @@ class Writer(Generic[Book]):
         idle = 0.0  # seconds
         while self._queue or not (self._closed or idle > LINGER):
             pause = TICK * self.ticks
-            rung = self._is_rung(pause)
+            if idle > NAP:
+                self._naps = True  # before the look at the queue: whoever queues a write first does that
+                if not self._queue:
+                    pause = max(pause, LINGER - NAP)
+            is_woken = self._listen(pause)
+            self._naps = False
+            rung = self._is_rung()
             before, seen = seen, self._oldest()
             if (seen is not None and (rung or seen is before or self._closed)) or (rung and self._is_behind()):
                 self._try()
-            idle = 0.0 if seen is not None or rung else idle + pause
+            idle = 0.0 if seen is not None or is_woken else idle + pause
 
-    def _is_rung(self, patience: float) -> bool:
+    def _listen(self, patience: float) -> bool:
         try:
             self._rings.get(timeout=patience)
         except queue.Empty:
+            return False
+        return True
+
+    def _is_rung(self) -> bool:
+        try:
+            self._hurry.pop()
+        except IndexError:
             return False
         return True
 

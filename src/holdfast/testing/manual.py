@@ -243,7 +243,7 @@ _WAITS = frozenset(
         InotifyWatch.hear.__code__,
         Ring.wait.__code__,
         Watch._wait_a_little.__code__,
-        Writer._is_rung.__code__,
+        Writer._listen.__code__,
         threading.Condition.wait.__code__,
         threading.Thread.join.__code__,
         getattr(threading.Thread, "_wait_for_tstate_lock", threading.Thread.join).__code__,
