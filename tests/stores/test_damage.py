@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import sqlite3
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from tests.stores.events import EVENTS
 
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.stores import RunStore, SqliteRunStore, schema
+from holdfast.stores.place import MUCH, Place
 
 
 @pytest.fixture(scope="module")
@@ -498,22 +501,31 @@ def test_a_full_disk_is_said_and_passes(path: Path, start: Any) -> None:
 # --- files that go away ---
 
 
-@pytest.fixture(params=["at once", "after a quiet while"])
+@pytest.fixture(params=["at once", "after a quiet while", "after much else"])
 def used(path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunStore]:
+    if request.param == "after much else":
+        monkeypatch.setattr("holdfast.stores.place.MUCH", 0)  # then the system tells of changes
     with SqliteRunStore(path) as store:
         store.create_run("s", "p", run_id="r")
         store.record_event("r", "note")
         store.snapshot("r")
-        if request.param == "after a quiet while":
+        if request.param != "at once":
             monkeypatch.setattr("holdfast.stores.place.TRUST", 1000.0)
             wait_for_trust(store)
+            if place_of(store)._news is None and request.param == "after much else":
+                pytest.skip("this system does not tell of changes")
         yield store
 
 
 def wait_for_trust(store: RunStore) -> None:
     """Return when the store looks at the folder alone."""
+    until(lambda: store.writer.flush() or place_of(store)._whole is not None)
+
+
+def place_of(store: RunStore) -> Place:
     place = store.file._place  # type: ignore[attr-defined]
-    until(lambda: store.writer.flush() or place._whole is not None)
+    assert isinstance(place, Place)
+    return place
 
 
 def uses(store: RunStore) -> list[Any]:
@@ -567,6 +579,63 @@ def test_a_file_that_was_mounted_over_is_missed_soon(path: Path, tmp_path: Path,
                 eventually(store.writer.flush)
         finally:
             subprocess.run(["umount", path], check=True)
+
+
+def test_a_file_whose_folder_was_moved_is_missed(used: RunStore, path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+    with pytest.raises(StoreError, match="was deleted or moved while in use"):
+        used.record_event("r", "note")
+
+    path.parent.with_name("elsewhere").rename(path.parent)
+    assert used.record_event("r", "note").event_count == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of changes in a folder")
+def test_a_store_that_writes_much_is_told_of_changes_until_it_is_closed(path: Path) -> None:
+    gc.collect()  # what earlier tests have left behind
+    open_files = len(os.listdir("/proc/self/fd"))
+    with SqliteRunStore(path) as store:
+        place = place_of(store)
+        for _ in range(MUCH):
+            store.writer.flush()
+        assert place._news is None
+        (path.parent / "another").touch()  # so that it looks
+
+        store.writer.flush()
+
+        assert place._news is not None
+    assert place._news is None
+    assert len(os.listdir("/proc/self/fd")) <= open_files  # fewer if something of an earlier test has ended meanwhile
+
+
+def test_a_forked_child_and_its_parent_both_miss_a_file_that_is_gone(used: RunStore, path: Path) -> None:
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        with contextlib.suppress(BaseException):
+            used.record_event("r", "note")
+            os.read(reading, 1)
+            path.unlink()
+            used.record_event("r", "note")
+            os._exit(1)
+        os._exit(0 if not path.exists() else 2)
+    used.record_event("r", "note")
+    os.write(writing, b"\0")
+    _, status = os.waitpid(child, 0)
+    os.close(reading)
+    os.close(writing)
+
+    assert status == 0
+    with pytest.raises(StoreError, match="was deleted or moved while in use"):
+        used.record_event("r", "note")
+
+
+def test_files_that_come_and_go_beside_it_do_not_matter(used: RunStore, path: Path) -> None:
+    for number in range(20):
+        (path.parent / f"{number}").touch()
+        assert used.record_event("r", "note").event_count == number + 2
+        (path.parent / f"{number}").unlink()
+        assert used.snapshot("r").event_count == number + 2
 
 
 def test_a_store_whose_file_is_gone_can_be_closed_and_begun_anew(used: RunStore, path: Path) -> None:
@@ -700,7 +769,7 @@ def test_a_file_that_is_closed_while_another_thread_looks_at_it_was_not_replaced
 ) -> None:
     with SqliteRunStore(path) as store:
         store.create_run("s", "p", run_id="r")
-        place = store.file._place  # type: ignore[attr-defined]
+        place = place_of(store)
         stat = os.stat
 
         def interrupted(*args: Any, **kwargs: Any) -> os.stat_result:

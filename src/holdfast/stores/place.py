@@ -7,7 +7,8 @@ which that process has on the file.
 
 Three looks before each commit would cost half as much as its statements. One at the folder is enough as long as its
 time of change stays the same: then no file in it has come, gone or been renamed. That counts only if the time is older
-than the steps in which its file system counts, and only for a moment, as there may be some that do not keep it.
+than the steps in which its file system counts, and only for a moment, as there may be some that do not keep it. A
+process that writes much has the system tell it of such changes, which counts for a moment, too.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ import os
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError
 from holdfast.folders import make_folder
+from holdfast.stores.inotify import FolderNews, folder_news_for
 from holdfast.stores.trouble import unreachable
 
 STEP = 3.0  # seconds; longer than the steps in which any file system counts
 FINE = 0.1  # seconds; longer than the steps of those that count in less than a COARSE one: a tick of the system's clock
 COARSE = 10_000_000  # nanoseconds
 TRUST = 0.1  # seconds for which the folder alone is looked at
+MUCH = 500  # commits after which the system is to tell of changes; few processes need that, as a user can have few
 
 
 class Place:
     """The file at *path*, called *name* in errors."""
 
-    __slots__ = ("_folder", "_log", "_looked_at", "_name", "_opened", "_path", "_whole")
+    __slots__ = ("_asked", "_folder", "_log", "_looked_at", "_name", "_news", "_opened", "_path", "_whole")
 
     def __init__(self, path: str, name: str) -> None:
         self._path = path
@@ -39,6 +42,8 @@ class Place:
         self._log: tuple[int, int] | None = None  # device and inode of its log's index (-shm)
         self._whole: tuple[int, int, int] | None = None  # the folder, with its time, when both were last found there
         self._looked_at = 0.0  # when that was
+        self._asked = 0  # how often that was asked
+        self._news: FolderNews | None = None
 
     def exists(self) -> bool:
         """True if there is a file; raises a `StoreError` if the path cannot be examined."""
@@ -69,13 +74,25 @@ class Place:
 
     def is_whole(self) -> bool:
         """Raise a `StoreError` if the file that was opened is no longer at its path; False if its log is not."""
-        now, folder = SystemClock.time(), _changed(self._folder)
-        if folder is not None and folder == self._whole and 0 <= now - self._looked_at < TRUST:
-            return True
+        now, news = SystemClock.time(), self._news
+        self._asked += 1
+        if self._whole is not None and 0 <= now - self._looked_at < TRUST:
+            if self._whole == _changed(self._folder) if news is None else not news.since(0):
+                return True
+        return self._look(now)
+
+    def _look(self, now: float) -> bool:
+        if self._asked > MUCH:  # where it cannot be had, it is asked for again after as many
+            self._asked = 0
+            self._news = self._news or folder_news_for(self._folder)
+        if self._news is not None and not self._news.hear():  # first: what happens from now on, it tells next time
+            self._news = None
+        folder = _changed(self._folder)
         self.check()
         if not self.has_log():
             return False
-        self._whole = folder if folder is not None and _is_settled(folder[2], now) else None
+        is_known = self._news is not None or (folder is not None and _is_settled(folder[2], now))
+        self._whole = folder if is_known else None
         self._looked_at = now
         return True
 
@@ -99,7 +116,7 @@ class Place:
 
     def forget_log(self) -> None:
         """Forget the log: no connection has it open any more."""
-        self._log = self._whole = None
+        self._log = self._whole = self._news = None
 
     def forget(self) -> None:
         """Forget the file: the next one that is opened may be another."""
