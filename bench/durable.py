@@ -48,7 +48,7 @@ class Size:
 
 
 NEW = Size(1, 100, 1)  # the first steps of a process, in a file that is new
-SIZES = (Size(1, 200, 7), Size(16, 25, 3), Size(64, 20, 3), Size(1000, 5, 3, peers=100))
+SIZES = (Size(1, 200, 15), Size(16, 25, 3), Size(64, 20, 5), Size(1000, 5, 3, peers=100))
 QUICK = (Size(1, 60, 3), Size(64, 10, 1))
 
 
