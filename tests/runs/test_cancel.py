@@ -14,9 +14,9 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -306,6 +306,51 @@ def test_every_way_to_go_on_raises(hf: Holdfast, what: str) -> None:
                     pytest.fail("was entered")
             case "stream":
                 next(numbers())
+
+
+@pytest.mark.parametrize("what", ["tool", "guard", "stream", "in a thread", "as a task"])
+def test_a_call_whose_run_is_cancelled_while_its_begin_is_written_is_not_made(place: Place, what: str) -> None:
+    def interrupt(point: str) -> None:
+        if point == "written" and "tool_started" in [type for _, _, _, type, *_ in hf.runs._ledger._rows]:
+            run.cancel("enough")
+
+    hf = place.open(crash=interrupt)
+    work = hf.tool("work")(lambda: pytest.fail("was called"))
+    run = hf.run()
+
+    @hf.tool(name="work")
+    def numbers() -> Iterator[int]:
+        yield pytest.fail("was called")
+
+    async def alone() -> None:
+        with suppress(RunCancelled):
+            await hf.acall(work)
+
+    async def agent(call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async with run:
+            await asyncio.gather(call())
+
+    with pytest.raises(RunCancelled):
+        match what:
+            case "in a thread":
+                asyncio.run(agent(functools.partial(asyncio.to_thread, work)))
+            case "as a task":
+                asyncio.run(agent(alone))
+            case _:
+                with run:
+                    match what:
+                        case "tool":
+                            work()
+                        case "stream":
+                            next(numbers())
+                        case "guard":
+                            with hf.guard("work"):
+                                pytest.fail("was entered")
+
+    eventually(lambda: of(hf, run.id, "tool_ended"))
+    (ended,) = of(hf, run.id, "tool_ended")
+    assert (ended.payload["status"], ended.payload["uncalled"]) == ("cancelled", True)
+    assert hf.runs.snapshot(run.id).status == "cancelled"
 
 
 def test_it_is_no_exception_that_could_be_caught_by_accident(hf: Holdfast) -> None:
@@ -957,17 +1002,18 @@ def test_a_block_does_not_wait_for_hooks_that_an_interrupt_kept_from_being_calle
 async def test_a_call_left_over_from_a_cancelled_run_tells_of_the_circuit_it_opens_and_gives_its_slot_back(
     hf: Holdfast,
 ) -> None:
-    going = asyncio.Event()
+    begun, going = asyncio.Event(), asyncio.Event()
 
     @hf.tool("fetch", concurrency=1, breaker={"failure_threshold": 1})
     async def fetch() -> None:
+        begun.set()
         await going.wait()
         raise ConnectionError("down")
 
     with pytest.raises(RunCancelled):
         async with hf.run() as run:
             left = asyncio.create_task(fetch())
-            await until(lambda: hf._box.tool("fetch").limiting.slots.in_flight)  # type: ignore[union-attr]
+            await begun.wait()
             run.cancel()
             run.check()
 

@@ -127,6 +127,7 @@ class Attempt:
         if execution.attempts == 1 and (write := execution.begun()) is not None:
             yield Wait(write=write)
             self.begun = clock.monotonic()  # the time of the write is not the tool's
+        execution.check()  # while it waited, for whatever, the run may have been cancelled, and even be over
         if execution.record is not None:
             execution.record.called = True
 

@@ -259,6 +259,11 @@ class Execution:
         self.thrown = error
         return error
 
+    def check(self) -> None:
+        """Raise an error if the run of the call may not go on."""
+        if self.run is not None:
+            self.run.check()
+
     def patiently(self, wait: Wait) -> Iterable[Wait]:
         """Wait, but no longer than until the run is cancelled."""
         return (wait,) if self.run is None else self.run.patiently(wait)
