@@ -598,7 +598,7 @@ def napping(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Writer[list[int]]
 
 
 def test_a_thread_that_naps_is_not_woken_by_time(napping: tuple[Writer[list[int]], list[int]]) -> None:
-    status = Path(f"/proc/self/task/{writers()[0].native_id}/status")
+    status = Path(f"/proc/self/task/{thread_of(napping[0]).native_id}/status")
     if not status.exists():
         pytest.skip("only Linux tells how often a thread woke up")
     assert eventually(lambda: "(sleeping)" in status.read_text())
@@ -631,7 +631,7 @@ def test_a_write_that_is_only_queued_leaves_a_thread_that_naps_time_for_others(
 
 
 def test_a_thread_that_naps_ends_with_the_writer(napping: tuple[Writer[list[int]], list[int]]) -> None:
-    (thread,) = writers()
+    thread = thread_of(napping[0])
 
     napping[0].close()
 
@@ -654,8 +654,10 @@ def test_a_ring_is_heard_whenever_it_comes(napping: tuple[Writer[list[int]], lis
         assert eventually(lambda pending=pending: pending.done)
 
 
-def writers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "holdfast-writer"]
+def thread_of(writer: Writer[Any]) -> threading.Thread:
+    thread = writer._thread._thread
+    assert thread is not None
+    return thread
 
 
 def wakes(status: str) -> str:

@@ -42,7 +42,7 @@ class Place:
         self._log: tuple[int, int] | None = None  # device and inode of its log's index (-shm)
         self._whole: tuple[int, int, int] | None = None  # the folder, with its time, when both were last found there
         self._looked_at = 0.0  # when that was
-        self._asked = 0  # how often that was asked
+        self._asked = 0  # how often `is_whole` was asked, since the system was asked to tell
         self._news: FolderNews | None = None
 
     def exists(self) -> bool:
@@ -77,21 +77,23 @@ class Place:
         now, news = SystemClock.time(), self._news
         self._asked += 1
         if self._whole is not None and 0 <= now - self._looked_at < TRUST:
-            if self._whole == _changed(self._folder) if news is None else not news.since(0):
+            is_same = _changed(self._folder) == self._whole if news is None else not news.since(0)
+            if is_same:
                 return True
-        return self._look(now)
+        return self._look(now, news)
 
-    def _look(self, now: float) -> bool:
+    def _look(self, now: float, news: FolderNews | None) -> bool:
         if self._asked > MUCH:  # where it cannot be had, it is asked for again after as many
             self._asked = 0
-            self._news = self._news or folder_news_for(self._folder)
-        if self._news is not None and not self._news.hear():  # first: what happens from now on, it tells next time
-            self._news = None
+            news = news or folder_news_for(self._folder)
+        if news is not None and not news.hear():  # first: what happens from now on, it tells next time
+            news = None
+        self._news = news
         folder = _changed(self._folder)
         self.check()
         if not self.has_log():
             return False
-        is_known = self._news is not None or (folder is not None and _is_settled(folder[2], now))
+        is_known = news is not None or (folder is not None and _is_settled(folder[2], now))
         self._whole = folder if is_known else None
         self._looked_at = now
         return True
